@@ -33,7 +33,7 @@ _Array = NDArray[Any]
 
 
 @checked
-def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
+def late(algorithm: Algorithm, lag: int = 1, key: str = "") -> Algorithm:
     """Return a variant of an algorithm that learns from each round ``lag`` rounds later.
 
     The variant remembers the inputs of round t, and updates its state with them in round t +
@@ -42,7 +42,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
     Args:
         algorithm: the algorithm to vary.
         lag: number of rounds between a round and the update from it.
-        key, name: key and name of the variant; by default those of the algorithm with a suffix.
+        key: key of the variant; by default that of the algorithm with a suffix.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
     with_queue = _carry_clock_and_inputs(algorithm, queue="waiting", length=lag)
@@ -59,20 +59,25 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
         is_due = v[_CLOCK] >= lag
         return _apply_fraction(v[state], learned[state], is_due)
 
-    key = key or f"{algorithm.key}_late"
-    name = name or f"{algorithm.name}, some rounds late"
-    return _replace_updates(with_queue, algorithm.state, learn_late, {"lag": lag}, key, name)
+    parents = tuple(v.key for v in with_queue.variables if v.role != "round")
+    return _make_lapsing(
+        with_queue,
+        key=key or f"{algorithm.key}_late",
+        name=f"{algorithm.name}, some rounds late",
+        parameters={"lag": lag},
+        updates={state: (parents, partial(learn_late, state)) for state in algorithm.state},
+    )
 
 
 @checked
-def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "") -> Algorithm:
+def stopped(algorithm: Algorithm, last: float = 10, key: str = "") -> Algorithm:
     """Return a variant of an algorithm that learns only from the first ``last`` rounds.
 
     Args:
         algorithm: the algorithm to vary.
         last: number of rounds from which the variant learns. With 2.5, it learns fully from two
             rounds and makes half of the third round's update.
-        key, name: key and name of the variant; by default those of the algorithm with a suffix.
+        key: key of the variant; by default that of the algorithm with a suffix.
     """
     _check_rounds("last", last)
     is_whole = last == int(last)
@@ -80,9 +85,13 @@ def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "
     def get_fraction(clock: _Array) -> _Array:
         return clock < last if is_whole else np.clip(last - clock, 0, 1)
 
-    key = key or f"{algorithm.key}_stopped"
-    name = name or f"{algorithm.name} that stops learning"
-    return learn_in_some_rounds(algorithm, get_fraction, {"last": last}, key, name)
+    return learn_in_some_rounds(
+        algorithm,
+        get_fraction,
+        {"last": last},
+        key=key or f"{algorithm.key}_stopped",
+        name=f"{algorithm.name} that stops learning",
+    )
 
 
 def learn_in_some_rounds(
@@ -105,23 +114,21 @@ def learn_in_some_rounds(
         key, name: key and name of the variant.
     """
 
-    def learn(state: str, v: Values) -> _Array:
-        update = algorithm.variable(NEXT + state).equation
-        assert update is not None
+    def learn(state: str, update: Equation, v: Values) -> _Array:
         return _apply_fraction(v[state], update(v), get_fraction(v[_CLOCK]))
 
-    # Keys of the variables that each state's update reads.
-    reads = {
-        state: (state, _CLOCK, *algorithm.variable(NEXT + state).parents)
-        for state in algorithm.state
-    }
-    return _replace_updates(
-        _carry_clock_and_inputs(algorithm), algorithm.state, learn, parameters, key, name, reads
-    )
+    updates = {}
+    for state in algorithm.state:
+        next_state = algorithm.variable(NEXT + state)
+        assert next_state.equation is not None
+        parents = (state, _CLOCK, *next_state.parents)
+        updates[state] = (parents, partial(learn, state, next_state.equation))
+    with_clock = _carry_clock_and_inputs(algorithm)
+    return _make_lapsing(with_clock, key, name, parameters, updates)
 
 
 @checked
-def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = "") -> Algorithm:
+def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "") -> Algorithm:
     """Return a variant of an algorithm that multiplies the state by ``decay`` before every update,
     so that old rounds count less.
 
@@ -130,25 +137,29 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
     Args:
         algorithm: the algorithm to vary.
         decay: the factor, in (0, 1].
-        key, name: key and name of the variant; by default those of the algorithm with a suffix.
+        key: key of the variant; by default that of the algorithm with a suffix.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
-    # For each state, what its update starts from, and the variables that it computes from there.
-    updates = {state: _trace_update(algorithm, state) for state in algorithm.state}
 
-    def learn(state: str, v: Values) -> _Array:
-        # The original update, from faded states.
-        start_keys, computed = updates[state]
-        values = {k: decay * v[k] if k in algorithm.state else v[k] for k in start_keys}
-        for variable in computed:
+    def learn(state: str, parents: tuple[str, ...], steps: list[Variable], v: Values) -> _Array:
+        """Take the steps of the original update of a state variable, from faded states."""
+        values = {k: decay * v[k] if k in algorithm.state else v[k] for k in parents}
+        for variable in steps:
             assert variable.equation is not None
             values[variable.key] = np.asarray(variable.equation(values))
         return values[NEXT + state]
 
-    key = key or f"{algorithm.key}_fading"
-    name = name or f"{algorithm.name} that forgets"
-    reads = {state: start_keys for state, (start_keys, _) in updates.items()}
-    return _replace_updates(algorithm, algorithm.state, learn, {"decay": decay}, key, name, reads)
+    updates = {}
+    for state in algorithm.state:
+        parents, steps = _trace_update(algorithm, state)
+        updates[state] = (parents, partial(learn, state, parents, steps))
+    return _make_lapsing(
+        algorithm,
+        key=key or f"{algorithm.key}_fading",
+        name=f"{algorithm.name} that forgets",
+        parameters={"decay": decay},
+        updates=updates,
+    )
 
 
 def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], list[Variable]]:
@@ -182,7 +193,7 @@ def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], li
 
 
 @checked
-def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = "") -> Algorithm:
+def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm:
     """Return a variant of an algorithm with a state that depends on the last ``rounds`` rounds only.
 
     The variant carries the inputs of these rounds, and computes the state from them anew in each
@@ -193,7 +204,7 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
         algorithm: the algorithm to vary.
         rounds: number of rounds in the window. With 2.5, the last two rounds count fully, and half
             of the update from the round before them is made.
-        key, name: key and name of the variant; by default those of the algorithm with a suffix.
+        key: key of the variant; by default that of the algorithm with a suffix.
     """
     _check_rounds("window", rounds)
     n_slots = math.ceil(rounds)
@@ -229,10 +240,13 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
     with_queue = _carry_clock_and_inputs(
         algorithm, queue="recent", length=n_slots, variables=tuple(variables)
     )
-    key = key or f"{algorithm.key}_window"
-    name = name or f"{algorithm.name} of the last rounds"
-    # The state is computed within a round and not carried, so that no state has an update.
-    return _replace_updates(with_queue, (), relearn, {"window": rounds}, key, name)
+    return _make_lapsing(
+        with_queue,
+        key=key or f"{algorithm.key}_window",
+        name=f"{algorithm.name} of the last rounds",
+        parameters={"window": rounds},
+        updates={},  # the state is computed within a round, and not carried
+    )
 
 
 _PARAMETER_OF_LAPSE: Mapping[Callable[..., Algorithm], str] = {
@@ -427,36 +441,31 @@ def _make_next_variable(
     return replace(carried, key=key, role="round", parents=parents, equation=equation)
 
 
-def _replace_updates(
+def _make_lapsing(
     algorithm: Algorithm,
-    states: tuple[str, ...],
-    learn: Callable[[str, Values], _Array],
-    parameters: Mapping[str, Any],
     key: str,
     name: str,
-    reads: Mapping[str, tuple[str, ...]] | None = None,
+    parameters: Mapping[str, Any],
+    updates: Mapping[str, tuple[tuple[str, ...], Equation]],
 ) -> Algorithm:
-    """Return a variant of ``algorithm`` in which some state variables have other updates.
+    """Return a variant of an algorithm in which some state variables have other updates.
 
     Args:
         algorithm: the algorithm; it must have all variables that the new updates read.
-        states: keys of the state variables with new updates.
-        learn: function ``(key of a state variable, values of the round)`` -> the state variable's
-            value after the round.
-        parameters: parameters of the variant by name, in addition to those of the algorithm.
         key, name: key and name of the variant.
-        reads: for each of ``states``, the keys of the variables that its update reads; when None,
-            all states and inputs.
+        parameters: parameters of the variant by name, in addition to those of the algorithm.
+        updates: key of a state variable -> (keys of the variables that its new update reads, the
+            new update).
     """
-    states_and_inputs = tuple(v.key for v in algorithm.variables if v.role != "round")
-    changes = {}
-    for state in states:
-        parents = states_and_inputs if reads is None else reads[state]
-        changes[NEXT + state] = (parents, partial(learn, state))
     written = algorithm.written  # key of the variable that a round writes into a latent
     keys = [variable.key for variable in algorithm.variables]
-    if written in keys and written.removeprefix(NEXT) not in states:
+    if written in keys and written.removeprefix(NEXT) not in updates:
         # It is part of the original update, such as Q-learning's next_column, and lacks the lapse.
         written = NEXT + algorithm.memory
-    all_parameters = {**algorithm.parameters, **parameters}
-    return algorithm.make_variant(key, name, all_parameters, changes, written=written)
+    return algorithm.make_variant(
+        key,
+        name,
+        parameters={**algorithm.parameters, **parameters},
+        changes={NEXT + state: update for state, update in updates.items()},
+        written=written,
+    )

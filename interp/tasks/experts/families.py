@@ -139,9 +139,10 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
         misses = np.maximum(count_misses(v), 0.0)  # below 0 by rounding, or if hits are edited
         return mean_accuracy(hits, misses, (low, high))
 
-    faded = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
+    faded = fading(algorithms.bayes(low, high), decay)
+    name = "Bayes predictor of fading counts"
     changes = {"accuracies": (("counts", "elapsed"), accuracies)}
-    return faded.make_variant(faded.key, faded.name, faded.parameters, changes)
+    return faded.make_variant(faded.key, name, faded.parameters, changes)
 
 
 @checked
@@ -368,27 +369,32 @@ def _list_majority_families() -> tuple[Family, ...]:
     # This variant computes log_weights anew in each round, with the gain.
     windowed_gain = replace(_GAIN, used_by=("log_weights",))
     stopped_majority = add_lapse(stopped, algorithms.weighted_majority, "stopped_majority")
-    name = "Weighted Majority"
     # Key, name, function, and parameters that a fit searches.
     extensions = (
-        ("fading_majority", f"{name} that forgets", fading_majority, (_GAIN, _DECAY)),
+        ("fading_majority", "Weighted Majority that forgets", fading_majority, (_GAIN, _DECAY)),
         ("fixed_share", "fixed share", fixed_share, (_GAIN, _ALPHA)),
-        ("late_majority", f"{name}, some rounds late", late_majority, (_LAG, _GAIN)),
+        ("late_majority", "Weighted Majority, some rounds late", late_majority, (_LAG, _GAIN)),
         (
             "majority_window",
-            f"{name} of the last rounds",
+            "Weighted Majority of the last rounds",
             majority_window,
             (_WINDOW, windowed_gain),
         ),
-        ("stopped_majority", f"{name} that stops learning", stopped_majority, (_LAST, _GAIN)),
+        (
+            "stopped_majority",
+            "Weighted Majority that stops learning",
+            stopped_majority,
+            (_LAST, _GAIN),
+        ),
         (
             "deaf_majority",
-            f"{name} that never hears one expert",
+            "Weighted Majority that never hears one expert",
             deaf_majority,
             (_EXPERT, _HEARS, _GAIN),
         ),
     )
-    listed = [Family("weighted_majority", name, algorithms.weighted_majority, (plain,))]
+    majority = algorithms.weighted_majority
+    listed = [Family("weighted_majority", "Weighted Majority", majority, (plain,))]
     for key, name, make, searched in extensions:
         listed.append(Family(key, name, make, searched, extends="weighted_majority"))
     return tuple(listed)
