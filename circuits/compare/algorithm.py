@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -47,6 +47,7 @@ from interp.core.algorithm import (
     Algorithm,
     Family,
     Predicted,
+    Values,
     format_parameters,
     participants_of,
     refuse_missing,
@@ -263,23 +264,18 @@ class AlgorithmPart(Result):
         """
         seed, rows = self.settings["seed"], []
         base = self.scores[self.baseline].divergences
-        rival = self.scores[self.runner_up].divergences
         for score in self.scores.values():
             # The ratio to 1 nat is the mean divergence itself, with its interval.
             one_nat = {name: np.ones_like(values) for name, values in score.divergences.items()}
+            denominators = {"divergence": one_nat, "explained": base}
+            if score.key == self.closest:
+                denominators["ratio"] = self.scores[self.runner_up].divergences
             for name in (*score.divergences, "all"):
                 chosen = None if name == "all" else name
-                quantities = {
-                    "divergence": _pooled_ratio(score.divergences, one_nat, seed=seed, name=chosen),
-                    "explained": _pooled_ratio(
-                        score.divergences, base, seed=seed, name=chosen
-                    ).complement,
-                }
-                if score.key == self.closest:
-                    quantities["ratio"] = _pooled_ratio(
-                        score.divergences, rival, seed=seed, name=chosen
-                    )
-                for quantity, value in quantities.items():
+                for quantity, under in denominators.items():
+                    value = _pooled_ratio(score.divergences, under, seed=seed, name=chosen)
+                    if quantity == "explained":
+                        value = value.complement
                     row = {"name": quantity, "set": name, "family": score.key}
                     rows.append({**row, **value.columns("number")})
         return pd.DataFrame(rows)
@@ -333,25 +329,16 @@ def explain(
     >>> found.family, found.parameters
     ('weighted_majority', {'gain': 0.5})
     """
-    key = task_of(sets)
-    require(key == task.key, f"these episodes are of {key!r}, not of {task.key!r}")
-    refuse_missing(
-        "the search for an algorithm", *(batch for pair in sets.values() for batch in pair)
-    )
-    n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
-    require(
-        len(set(n_episodes.values())) == 1,
-        "the sets must have equally many episodes to fit on, and to score on, since their i-th ones are resampled "
-        f"together; got {n_episodes}",
-    )
+    n_episodes = _check_sets(sets, task)
     candidates = task.rivals() if families is None else index_by_key(families, "family")
     require(candidates, "no family of algorithms to ask; give families=None for all of the task's")
     scores = _score_families(subject, task, sets, candidates.values())
     part = _choose_family(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
-    algorithm = part.algorithm
-    if part.family is None or algorithm is None:
+    if part.family is None:
         return part
     # The family explains the predictions on average; three tests can still rule it out.
+    algorithm = part.algorithm
+    assert algorithm is not None
     # First: in nearly all rounds its predictions must be near the model's.
     predict = predictor(subject)
     differences, _ = _measure_differences(predict, predictor(algorithm), sets)
@@ -369,6 +356,26 @@ def explain(
     remainder, change = _measure_remainder(predict, algorithm, sets, seed)
     family = None if remainder.low <= _LEAST_REMAINDER else part.family
     return replace(part, left=remainder, change=change, family=family)
+
+
+def _check_sets(sets: _Sets, task: Task) -> dict[str, tuple[int, int]]:
+    """Refuse sets of another task, with missing inputs, or of unequal sizes.
+
+    Returns:
+        By set, the numbers of episodes to fit on and to score on.
+    """
+    key = task_of(sets)
+    require(key == task.key, f"these episodes are of {key!r}, not of {task.key!r}")
+    n_episodes = {}
+    for name, (fitted_on, scored_on) in sets.items():
+        refuse_missing("the search for an algorithm", fitted_on, scored_on)
+        n_episodes[name] = (len(fitted_on), len(scored_on))
+    require(
+        len(set(n_episodes.values())) == 1,
+        "the sets must have equally many episodes to fit on, and to score on, since their i-th ones are resampled "
+        f"together; got {n_episodes}",
+    )
+    return n_episodes
 
 
 def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
@@ -488,25 +495,43 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
             directions = _list_directions(values[key], values[NEXT + key], inputs)
             additions[key] = _DERIVATIVE_STEP * np.stack(list(directions.values()))
             names = list(directions)
-    n_changes = max(len(names), 1)  # without real-valued state, one copy that does not change
-    # From here on axis 0 is the change: one copy of the state for each.
-    state = {key: np.repeat(values[key][None, :, 0], n_changes, 0) for key in algorithm.state}
-    repeated = {key: np.broadcast_to(x, (n_changes, *x.shape)) for key, x in inputs.items()}
-    states = []  # before each round, [change, episode, ...]
-    for t in range(episodes.n_rounds):
-        states.append(state)
-        state = algorithm.advance(state, {key: x[:, :, t] for key, x in repeated.items()})
-        state |= {key: state[key] + addition[:, :, t] for key, addition in additions.items()}
-    # [change, episode, round, ...]
-    changed = {key: np.stack([state[key] for state in states], 2) for key in algorithm.state}
-    # What comes after the prediction is not needed.
-    p_of_changes = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
+    n_copies = max(len(names), 1)  # without real-valued state, one copy that does not change
+    # One copy of the algorithm for each change, along axis 0.
+    start = {key: np.repeat(values[key][None, :, 0], n_copies, 0) for key in algorithm.state}
+    copied_inputs = {key: np.broadcast_to(x, (n_copies, *x.shape)) for key, x in inputs.items()}
+    states = _add_in_every_round(algorithm, start, copied_inputs, additions, episodes.n_rounds)
+    # Only what the predictions need is computed.
+    p_of_copies = algorithm.distribution(OnDemand(algorithm, {**states, **copied_inputs}))
     p = select_scored_rounds(algorithm.distribution(values), episodes)
-    slopes = []  # finite differences: (p of the change - p) / step
-    for p_of_change in p_of_changes:
-        difference = select_scored_rounds(p_of_change, episodes) - p
+    slopes = []
+    for p_of_copy in p_of_copies:
+        difference = select_scored_rounds(p_of_copy, episodes) - p
         slopes.append(difference / _DERIVATIVE_STEP)
     return p, np.nan_to_num(np.stack(slopes, -1)), names
+
+
+def _add_in_every_round(
+    algorithm: Algorithm, start: Values, inputs: Values, additions: Values, n_rounds: int
+) -> dict[str, Array]:
+    """Run copies of an algorithm, and add something to the state of each after every update.
+
+    Args:
+        algorithm: the algorithm.
+        start: state before the first round, ``[copy, episode, ...]`` by state variable.
+        inputs: inputs of the rounds, ``[copy, episode, round, ...]`` by key.
+        additions: what is added to state variables, ``[copy, episode, round, ...]`` by key.
+        n_rounds: number of rounds.
+
+    Returns:
+        The state before every round, ``[copy, episode, round, ...]`` by state variable.
+    """
+    states, state = [], start
+    for t in range(n_rounds):
+        states.append(state)
+        state = algorithm.advance(state, {key: x[:, :, t] for key, x in inputs.items()})
+        for key, addition in additions.items():
+            state[key] = state[key] + addition[:, :, t]
+    return {key: np.stack([state[key] for state in states], 2) for key in algorithm.state}
 
 
 def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -690,49 +715,58 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
         scores: scores of all families.
         settings: the seed of the bootstrap and other provenance.
     """
-    ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
+    seed = settings["seed"]
+    ranked = sorted(scores, key=lambda score: score.fitted)
+    best = ranked[0]
     base = next(score for score in ranked if score.memoryless)
-    # Families that extend the same one as the best family does; and the best family of another group.
-    group = [score for score in ranked if score.group == ranked[0].group]
-    rival = next(score for score in ranked if score.group != ranked[0].group)
-
-    def measure_explained_share(score: FamilyScore) -> Interval:
-        return _pooled_ratio(score.divergences, base.divergences, seed=seed).complement
-
-    def measure_ratio(score: FamilyScore) -> Interval:
-        return _pooled_ratio(score.divergences, rival.divergences, seed=seed)
-
-    def is_explaining(score: FamilyScore) -> bool:
-        """True if a family with memory explains enough, and leaves much less error than the rival."""
-        if score.memoryless or measure_explained_share(score).low < SAME:
-            return False
-        return measure_ratio(score).high <= RATIO
-
-    extended = group[0]  # the best of the group, which may have further parameters
-    # The family that the group extends, or the best of the group where it is not a candidate.
-    closest = next((score for score in group if score.key == score.group), extended)
-    can_gain = measure_explained_share(closest).low < NEARLY_ALL  # otherwise the rest is rounding
-    if extended.fitted < closest.fitted and can_gain:
-        remainder = _pooled_ratio(extended.divergences, closest.divergences, seed=seed)
-        explains_alone = is_explaining(extended) and not is_explaining(closest)
+    rival = next(score for score in ranked if score.group != best.group)
+    # The family that the best one extends; the best one itself if it extends none, or if the
+    # extended family is no candidate.
+    simple = next((score for score in ranked if score.key == score.group == best.group), best)
+    closest, fit = simple, _judge_fit(simple, base, rival, seed)
+    is_rounding = fit.explained.low >= NEARLY_ALL  # then nothing is left to explain
+    if best.fitted < simple.fitted and not is_rounding:
+        best_fit = _judge_fit(best, base, rival, seed)
+        remainder = _pooled_ratio(best.divergences, simple.divergences, seed=seed)
+        explains_alone = best_fit.is_good and not fit.is_good
         if remainder.high <= HALF or explains_alone:
-            closest = extended
+            closest, fit = best, best_fit
     algorithm = closest.algorithm
-    family = closest.key if is_explaining(closest) else None
-    parameters = dict(algorithm.parameters) if algorithm else {}
-    scores_by_key = {score.key: score for score in (closest, *ranked)}
     return AlgorithmPart(
-        family=family,
+        family=closest.key if fit.is_good else None,
         closest=closest.key,
-        parameters=parameters,
-        explained=measure_explained_share(closest),
-        ratio=measure_ratio(closest),
+        parameters=dict(algorithm.parameters) if algorithm else {},
+        explained=fit.explained,
+        ratio=fit.ratio,
         runner_up=rival.key,
         baseline=base.key,
-        scores=scores_by_key,
+        scores={score.key: score for score in (closest, *ranked)},
         settings=settings,
         not_rejected=_list_confidence_set(ranked, base, seed),
     )
+
+
+class _Fit(NamedTuple):
+    """How well a family explains a model's predictions.
+
+    Attributes:
+        explained: 1 - divergence / divergence of the best memoryless family.
+        ratio: divergence / divergence of the rival, the best family of another group.
+        is_good: True if the family has memory, explains enough, and leaves much less error than the
+            rival.
+    """
+
+    explained: Interval
+    ratio: Interval
+    is_good: bool
+
+
+def _judge_fit(score: FamilyScore, base: FamilyScore, rival: FamilyScore, seed: int) -> _Fit:
+    """Compare a family with the best memoryless family (``base``) and with the rival."""
+    explained = _pooled_ratio(score.divergences, base.divergences, seed=seed).complement
+    ratio = _pooled_ratio(score.divergences, rival.divergences, seed=seed)
+    is_poor = score.memoryless or explained.low < SAME
+    return _Fit(explained, ratio, is_good=not is_poor and ratio.high <= RATIO)
 
 
 def _list_confidence_set(
@@ -1038,20 +1072,28 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
     """
     model, reference = compared.pair
     for owner, subject in ((reference, model), (model, reference)):
-        if not owner.names_algorithm:
-            continue
-        algorithm = owner.task.explains(owner.model)
-        # The algorithms of a task are among the families that may explain its models ("rivals").
-        family = owner.task.rivals().get(algorithm.key)
-        # The family in which only parameters of the read-out are free; None if it has none.
-        read_out_family = read_out(family, algorithm) if family else None
-        if read_out_family:
+        family = _find_read_out_family(owner)
+        if family:
             predict = predictor(subject.model)
             batches = [fitted_on for fitted_on, _ in compared.sets.values()]
             predictions = [checked_distributions(predict(batch), batch) for batch in batches]
-            _, searched = fit(read_out_family, batches, predictions)
-            return subject, read_out_family.make(**searched), searched
+            _, parameters = fit(family, batches, predictions)
+            return subject, family.make(**parameters), parameters
     return None
+
+
+def _find_read_out_family(owner: Participant) -> Family | None:
+    """Return the family of the algorithm that a model is known to compute, in which only parameters
+    of the read-out are free.
+
+    None if the model's algorithm is not known, or if it has no such parameter.
+    """
+    if not owner.names_algorithm:
+        return None
+    algorithm = owner.task.explains(owner.model)
+    # A task's families ("rivals") have its algorithms' keys; in each, all parameters are free.
+    family = owner.task.rivals().get(algorithm.key)
+    return read_out(family, algorithm) if family else None
 
 
 def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
@@ -1064,23 +1106,21 @@ def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]
     """
     other_gain, likenesses = _measure_gain_from_memory(compared, other), []
     for copy in compared.untrained:
-        predict_distributions = _predict_distributions_of(copy)
-        differences, _ = _measure_differences(
-            predict_distributions, predictor(other), compared.sets
-        )
-        gain = _measure_gain_from_memory(compared, predict_distributions)
+        predict = partial(_predict_distributions, copy)
+        differences, _ = _measure_differences(predict, predictor(other), compared.sets)
+        gain = _measure_gain_from_memory(compared, predict)
         # Only the estimate is used, on which the seed of the interval has no effect.
         likeness = _measure_likeness(differences, gain, other_gain, compared.sets, seed=0)
         likenesses.append(likeness.estimate)
     return tuple(likenesses)
 
 
-def _predict_distributions_of(copy: Participant) -> Predict:
-    """Return a function from episodes to the predictions of an untrained copy, which need not be
-    distributions, as the nearest distributions.
+def _predict_distributions(copy: Participant, episodes: Any) -> Array:
+    """Return the predictions of an untrained copy, which need not be distributions, as the nearest
+    distributions.
     """
-    predict, kind = predictor(copy.model), copy.task.kind
-    return lambda episodes: make_distributions(predict(episodes), kind)
+    predict = predictor(copy.model)
+    return make_distributions(predict(episodes), copy.task.kind)
 
 
 def _measure_likeness(
