@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import inspect
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from circuits.compare.question import (
     Budget,
     Compared,
     Participant,
+    Question,
     Samples,
     pool_runs,
     shared_sizes,
@@ -199,7 +200,11 @@ def machines(
         "name" not in arguments, "the reference is named by itself: leave name out of arguments="
     )
     peer = _load_reference(model, reference, arguments)
-    models = [model] if peer is None else [model, peer]
+    models = [model]
+    questions = [question for question in QUESTIONS if not question.needs_reference]
+    if peer is not None:
+        models = [model, peer]
+        questions = list(QUESTIONS)
     devices_in_words = " and ".join(f"{m.name} on {m.device}" for m in models)
     require(len({m.device for m in models}) == 1, f"{devices_in_words}: put both on one device")
     sizes, task = shared_sizes(models), tasks.of(model)
@@ -215,15 +220,8 @@ def machines(
             **extra,
         )
         parts_folder = None if folder is None else Path(folder) / ".parts"
-        finished = Finished(parts_folder, settings, task.rivals())
-        questions = [q for q in QUESTIONS if peer is not None or not q.needs_reference]
-        with bar(f"comparing {compared.model.name}", len(questions)) as done:
-            for question in questions:
-                if not question.find_lacks(compared):
-                    compute = partial(question.compute, compared)
-                    part = finished.part(question.key, question.kind, compute)
-                    compared.parts[question.key] = part
-                done(1)
+        finished = Finished(parts_folder, settings, named=task.rivals())
+        _answer_questions(compared, questions, finished)
         measures = tuple(question.measure(compared) for question in questions if question.claim)
     finished.clear()
     cpu_seconds = round(time.process_time() - started, 1)
@@ -234,6 +232,26 @@ def machines(
         measures=measures,
         settings={**settings, "cpu_seconds": cpu_seconds},
     )
+
+
+def _answer_questions(
+    compared: Compared, questions: Sequence[Question], finished: Finished
+) -> None:
+    """Compute the results of questions, in order, and store them in ``compared.parts``, where later
+    questions find them. Questions about something that a model lacks are left out.
+
+    Args:
+        compared: the models with their episodes.
+        questions: the questions.
+        finished: the results that an interrupted comparison has stored.
+    """
+    with bar(f"comparing {compared.model.name}", len(questions)) as done:
+        for question in questions:
+            if not question.find_lacks(compared):
+                compute = partial(question.compute, compared)
+                part = finished.part(question.key, question.kind, compute)
+                compared.parts[question.key] = part
+            done(1)
 
 
 def _prepare_comparison(
@@ -328,11 +346,9 @@ def _load_reference(
     possible = ", ".join(handwired_models(layout.task)) or "no handwired models"
     mismatch = f"{reference!r} is a model of {record.task}, {model.name!r} of {layout.task}"
     require(record.task == layout.task, f"{mismatch}; give one of {possible}")
-    known_of_model = {
-        **{field.name: getattr(layout, field.name) for field in fields(layout)},
-        **shared_sizes([model]),
-        **tasks.of(model).data.sample_options(model),
-    }
+    # Of what describes the model's rounds, the builder takes what it has parameters for.
+    sample_options = tasks.of(model).data.sample_options(model)
+    known_of_model = {**vars(layout), **shared_sizes([model]), **sample_options}
     parameters = inspect.signature(record.build).parameters
     options = {name: value for name, value in known_of_model.items() if name in parameters}
     built = load(reference, **{**options, **arguments})

@@ -396,7 +396,7 @@ class CrossFitted(Decoder):
         """Decode the state from latents ``[episode, ..., latent, d_model]``, each episode by the
         maps that were not fitted on it.
         """
-        return self._apply(lambda fit, rows: fit(latents[rows]))
+        return self._apply(Decoder.__call__, latents)
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
         """Return changed latents of every episode, from which other values are decoded: those
@@ -406,21 +406,22 @@ class CrossFitted(Decoder):
             latents: the latents, ``[episode, ..., latent, d_model]``.
             change: wanted change of the decoded values, ``[episode, ...]``.
         """
-        return self._apply(lambda fit, rows: fit.move(latents[rows], change[rows]))
+        return self._apply(Decoder.move, latents, change)
 
-    def _apply(self, function: Callable[[Decoder, Tensor], Tensor]) -> Tensor:
-        """Apply a function to the decoder of each fold, and return the results in the order of the
-        episodes.
+    def _apply(self, method: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+        """Call a method of the decoder of each fold on the episodes of the fold, and return the
+        results in the order of the episodes.
 
         Args:
-            function: function of a decoder and the indices of the episodes of its fold.
+            method: the method, such as ``Decoder.move``.
+            arguments: its arguments, ``[episode, ...]`` each.
         """
         fold = torch.tensor(self.fold)
         rows_by_fold, parts = [], []
         for k, fit in enumerate(self.fits):
             rows = torch.nonzero(fold == k)[:, 0]
             rows_by_fold.append(rows)
-            parts.append(function(fit, rows))
+            parts.append(method(fit, *(argument[rows] for argument in arguments)))
         joined = torch.cat(parts)
         order = torch.cat(rows_by_fold).argsort()
         return joined[order.to(joined.device)]
@@ -746,14 +747,14 @@ class Question:
             says why (verdict "not applicable"). If both models are one machine (equal digests), its
             number is set to 1 without measurement.
         """
-        lacks = self.find_lacks(compared)
+        key, lacks = self.key, self.find_lacks(compared)
         if lacks:
-            measure = Measure(key=self.key, claim="", lacking=lacks)
+            measure = Measure(key=key, claim="", lacking=lacks)
         else:
-            measure = self.judge(compared) if self.judge else compared.parts[self.key].measure
+            measure = self.judge(compared) if self.judge else compared.parts[key].measure
             if compared.is_same_machine and not measure.lacking:
                 measure = Measure(
-                    key=self.key,
+                    key=key,
                     claim="",
                     number=_CERTAIN,
                     threshold=measure.threshold,
@@ -763,9 +764,9 @@ class Question:
                 )
         return replace(
             measure,
-            key=self.key,
+            key=key,
             claim=self.claim.format(compared.reference_name),
             yes=self.yes,
             no=self.no,
-            rests_on=(self.key,),
+            rests_on=(key,),
         )

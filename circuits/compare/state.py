@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ from interp.results.measure import (
 from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, solve_ridge, units
 from interp.stats.intervals import Interval
 from interp.support.checks import checked_result
-from interp.support.session import cached_in_session
+from interp.support.session import compute_once
 
 _WITH_ROUND = ("round",)
 _LEAST_WORTH = 0.01
@@ -635,10 +636,10 @@ def _map_latents(
             # of inner products of samples (Gram matrix) is computed once for all targets.
             unit = units(features)
             scaled = features / unit
-            gram = _cache_gram_matrix(source, fold=k, with_round=bool(supplied))
-            if not gram:
-                gram.append(scaled @ scaled.T)
-            weights = solve_ridge(gram[0], outputs, len(features), ridge)
+            gram = compute_once(
+                ("gram", k, supplied), source, make=partial(torch.matmul, scaled, scaled.T)
+            )
+            weights = solve_ridge(gram, outputs, len(features), ridge)
             predicted = inputs / unit @ scaled.T @ weights
         else:
             predicted = Affine.fit(features, outputs, ridge)(inputs)
@@ -648,21 +649,6 @@ def _map_latents(
     n_rows = mapped.shape[-2]
     is_carried = carried_mask(target.model)[:n_rows].to(mapped.device)
     return torch.where(is_carried, mapped, target_latents[:, budget.at].to(mapped))
-
-
-@cached_in_session
-def _cache_gram_matrix(source: Participant, fold: int, with_round: bool) -> list[Tensor]:
-    """Return a list that caches the inner products of the source's latents, which are the same for
-    the map to every target.
-
-    It is empty at the first call, and the caller puts the matrix into it.
-
-    Args:
-        source: the model; the cache is stored on it.
-        fold: the fold that is left out of the fit.
-        with_round: True if the map also gets the round number.
-    """
-    return []
 
 
 def _compute_distributions(target: Participant, predictions: Tensor) -> Array:

@@ -41,7 +41,7 @@ from circuits.compare.question import (
 )
 from circuits.compare.response import ResponsePart
 from circuits.compare.state import is_hard
-from interp.choices.fitting import Array, search
+from interp.choices.fitting import Array, list_grid_points, search
 from interp.core.algorithm import Algorithm, Family, Values, format_parameters
 from interp.interventions.interchange import flatten_elements
 from interp.interventions.moves import StepResult, Transition, Writer, transition
@@ -572,20 +572,15 @@ def _fit_extension(
         The error of the best rule where it was fitted, and its score on other episodes.
     """
     centred = centred_states(algorithm)
-    fixed = algorithm.parameters
-    # A parameter that enters the prediction changes no step.
-    free = [p for p in family.searched if p.name not in fixed and not p.used_by]
-    shared = {p.name: fixed[p.name] for p in family.searched if p.name in fixed}
+    penalty = subject.penalty(algorithm)
 
     def decode_steps(member: Algorithm, episodes: Any) -> Transition:
         """Fit a decoder of this member's state, and decode the model's steps in the episodes."""
-        writer = subject.writer(member, keys, subject.penalty(algorithm))
+        writer = subject.writer(member, keys, penalty)
         return transition(subject.model, episodes, writer, round=budget.at)
 
-    smallest, best, best_parameters = inf, algorithm, dict(shared)
-    names = [p.name for p in free]
-    for point in product(*(p.grid for p in free)):
-        parameters = shared | dict(zip(names, point, strict=True))
+    smallest, best, best_parameters = inf, algorithm, dict(algorithm.parameters)
+    for parameters in _list_extensions(family, algorithm.parameters):
         member = centre_states(_make_member(family, parameters), centred)
         missed = decode_steps(member, subject.samples.other).compute_residual_share(member)
         if missed < smallest:
@@ -600,6 +595,25 @@ def _fit_extension(
         errors_of_algorithm=errors_of_algorithm,
         seed=budget.seed,
     )
+
+
+def _list_extensions(family: Family, fixed: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Return the points of a family's parameter grid that extend an algorithm: parameters that the
+    algorithm has, too, keep its values.
+
+    Args:
+        family: the extension.
+        fixed: the algorithm's parameters.
+    """
+    shared, free = {}, []
+    for parameter in family.searched:
+        name = parameter.name
+        if name in fixed:
+            shared[name] = fixed[name]
+        elif not parameter.used_by:  # a parameter that enters the prediction changes no step
+            free.append(parameter)
+    names = [parameter.name for parameter in free]
+    return [shared | dict(zip(names, point, strict=True)) for point in list_grid_points(free)]
 
 
 def _make_fitted_update(
