@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -89,21 +89,22 @@ def _find_problem(answer: Any, truth: Truth) -> str:
     """
     if not isinstance(answer, Answer):
         return f"gave {type(answer).__name__}, and must give an Answer"
-    if not isinstance(answer.scores, Mapping):
-        return f"scores must map items to numbers, got {type(answer.scores).__name__}"
-    if not isinstance(answer.chosen, Set | None):
-        return f"chosen must be a set of items or None, got {type(answer.chosen).__name__}"
+    scores, chosen = answer.scores, answer.chosen
+    if not isinstance(scores, Mapping):
+        return f"scores must map items to numbers, got {type(scores).__name__}"
+    if not isinstance(chosen, Set | None):
+        return f"chosen must be a set of items or None, got {type(chosen).__name__}"
     # A method may score more than was asked, such as algorithms that extend the true one; not instead of it.
-    surplus = [str(item) for item in answer.scores if item not in truth]
-    if surplus and not truth.keys() <= answer.scores.keys():
+    surplus = [str(item) for item in scores if item not in truth]
+    if surplus and not truth.keys() <= scores.keys():
         named = ", ".join(surplus[:_N_ITEMS_NAMED])
         return f"scores hold {len(surplus)} items that were not asked about ({named}), and lack some that were"
-    known = truth.keys() | answer.scores.keys()
-    unknown = [str(item) for item in answer.chosen or () if item not in known]
+    known = truth.keys() | scores.keys()
+    unknown = [str(item) for item in chosen or () if item not in known]
     if unknown:
         named = ", ".join(unknown[:_N_ITEMS_NAMED])
         return f"chosen hold {len(unknown)} items that were not asked about ({named})"
-    for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
+    for name, numbers in (("scores", scores), ("measured", answer.measured)):
         if not isinstance(numbers, Mapping):
             return f"{name} must map names to numbers, got {type(numbers).__name__}"
         wrong = [f"{item}: {x!r}"[:80] for item, x in numbers.items() if not _is_number(x)]
@@ -390,33 +391,27 @@ def run(
     refuse_endless("seeds", len(seeds))
     for seed in seeds:
         integer("seeds", seed, 0)
-    started, is_quick = time.time(), effort == QUICK
-    chosen = subjects if isinstance(subjects, Mapping) else _choose_subjects(subjects, is_quick)
+    started = time.time()
+    is_quick = effort == QUICK
+    builders = subjects if isinstance(subjects, Mapping) else _choose_subjects(subjects, is_quick)
     chosen_methods = _choose_methods(methods, questions, is_quick)
     parts = None if out is None else writable(Path(out) / "parts")
-    # Name of a piece of work -> what a worker needs for it.
-    tasks = {
-        f"{name} {seed}": (name, build, seed) for seed in seeds for name, build in chosen.items()
-    }
-    names = list(tasks)
-    if parts is not None:  # only those of this share
-        files = {
-            key: _open_stored_scores(parts, name, seed, effort).file_of(key, dict[str, Any])
-            for key, (name, _, seed) in tasks.items()
-        }
-        methods_of_work = [f"{method.question} {method.key}" for method in chosen_methods]
-        work_settings = {"effort": asdict(effort), "methods": methods_of_work}
-        names = divide(parts, files, work_settings, shard)
-    work = [tasks[name] for name in names]
-    graded: dict[tuple[str, int], dict[str, Any]] = {}  # by subject and seed, in any order
+    jobs: dict[str, _Job] = {}
+    for seed in seeds:
+        for subject, builder in builders.items():
+            job = _Job(subject=subject, build=builder, seed=seed)
+            jobs[job.name] = job
+    if parts is not None:
+        jobs = _choose_share(jobs, chosen_methods, effort, parts, shard)
+    graded: dict[str, dict[str, Any]] = {}  # by name of the job, in any order
     shared = (chosen_methods, effort, parts)
-    with bar("grading", len(work)) as advance:
-        for part in run_on_workers(
-            _grade_subject, shared, work, n_jobs=n_jobs, scheduler=scheduler
+    with bar("grading", len(jobs)) as advance:
+        for name, part in run_on_workers(
+            _grade_subject, shared, list(jobs.values()), n_jobs=n_jobs, scheduler=scheduler
         ):
-            graded[part["subject"], part["seed"]] = part
+            graded[name] = part
             advance(1)
-    done = [graded[name, seed] for name, _, seed in work]
+    done = [graded[name] for name in jobs]
     cpu_seconds = sum(part["cpu_seconds"] for part in done)
     by_method = pd.DataFrame([part["seconds"] for part in done])
     cpu_seconds_by_method = by_method.sum().round(1).to_dict()
@@ -424,7 +419,7 @@ def run(
     settings = provenance(
         effort=asdict(effort),
         seeds=list(seeds),
-        subjects=list(chosen),
+        subjects=list(builders),
         cpu_seconds=round(cpu_seconds, 1),
         cpu_seconds_by_method=cpu_seconds_by_method,
         wall_seconds=round(wall_seconds, 1),
@@ -432,6 +427,59 @@ def run(
     rows = tuple(row for part in done for row in part["rows"])
     refusals = tuple(row for part in done for row in part["refusals"])
     return BenchmarkResult(rows=rows, refusals=refusals, settings=settings)
+
+
+class _Job(NamedTuple):
+    """What a worker is given: one subject, which all methods are graded on, and one seed.
+
+    Attributes:
+        subject: name of the subject.
+        build: function that builds the subject.
+        seed: seed of the episodes and of the methods' random draws.
+    """
+
+    subject: str
+    build: _Builder
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Subject and seed in words; the name of the file that stores the scores."""
+        return f"{self.subject} {self.seed}"
+
+    def open_stored_scores(self, folder: Path | None, effort: Workload) -> Finished:
+        """Return the object that stores the job's finished scores, and loads them again.
+
+        Args:
+            folder: folder of the files; None for no files.
+            effort: how much is computed; scores that were stored with another effort are not
+                reused.
+        """
+        settings = {"subject": self.subject, "seed": self.seed, "effort": effort}
+        return Finished(folder, settings)
+
+
+def _choose_share(
+    jobs: Mapping[str, _Job],
+    methods: Sequence[Method],
+    effort: Workload,
+    folder: Path,
+    shard: str,
+) -> dict[str, _Job]:
+    """Return the jobs of this process's share, by name, if several commands divide the work.
+
+    Args:
+        jobs: all jobs, by name.
+        methods, effort: the methods and the effort, on which the scores depend.
+        folder: folder in which all commands store finished scores.
+        shard: this share, such as "2/64"; "" for all jobs.
+    """
+    files = {}
+    for name, job in jobs.items():
+        files[name] = job.open_stored_scores(folder, effort).file_of(name, dict[str, Any])
+    method_names = [f"{method.question} {method.key}" for method in methods]
+    names = divide(folder, files, {"effort": asdict(effort), "methods": method_names}, shard)
+    return {name: jobs[name] for name in names}
 
 
 def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder]:
@@ -463,40 +511,37 @@ def _choose_methods(
     """
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
-    if keys or not custom:
-        chosen = select(keys, questions, is_quick)
-    else:
-        wanted = questions or [method.question for method in custom]
-        bounds = select(["oracle"], wanted)  # the oracle and the random answer
-        others = [method for method in custom if method not in bounds]
-        chosen = bounds + [method for method in others if method.question in wanted]
+    use_registered = keys or not custom
+    chosen = select(keys, questions, is_quick) if use_registered else _add_bounds(custom, questions)
     require(chosen, "no method is left; give more methods or questions")
-    names = [(method.question, method.key) for method in chosen]
-    repeated = [key for question, key in names if names.count((question, key)) > 1]
-    require(
-        not repeated,
-        f"two methods of one question are called {next(iter(repeated), '')!r}; give each a key of its own",
-    )
+    names = set()
+    for method in chosen:
+        name = (method.question, method.key)
+        require(
+            name not in names,
+            f"two methods of one question are called {method.key!r}; give each a key of its own",
+        )
+        names.add(name)
     return chosen
 
 
-def _open_stored_scores(folder: Path | None, name: str, seed: int, effort: Workload) -> Finished:
-    """Return the object that stores, and loads again, the finished scores of one subject with one
-    seed.
+def _add_bounds(methods: Sequence[Method], questions: Sequence[str]) -> list[Method]:
+    """Return the oracle and the random answer for some questions, then the methods for them.
 
     Args:
-        folder: folder of the files; None for no files.
-        name: name of the subject.
-        seed: seed of its episodes.
-        effort: how much is computed; scores that were stored with another effort are not reused.
+        methods: methods that a user made, perhaps with the oracle among them.
+        questions: keys of questions; when empty, those of the methods.
     """
-    return Finished(folder, {"subject": name, "seed": seed, "effort": effort})
+    questions = questions or [method.question for method in methods]
+    bounds = select(["oracle"], questions)  # the oracle and the random answer
+    others = [m for m in methods if m not in bounds and m.question in questions]
+    return bounds + others
 
 
 @one_thread()
 def _grade_subject(
-    shared: tuple[Sequence[Method], Workload, Path | None], work: tuple[str, _Builder, int]
-) -> dict[str, Any]:
+    shared: tuple[Sequence[Method], Workload, Path | None], job: _Job
+) -> tuple[str, dict[str, Any]]:
     """Run and grade all methods on one subject with one seed.
 
     Scores that are stored in a file for this effort are not computed again. The failure of a method
@@ -504,44 +549,44 @@ def _grade_subject(
 
     Args:
         shared: methods, effort and the folder of finished work.
-        work: name of the subject, its builder and the seed.
+        job: the subject and the seed.
 
     Returns:
-        A dictionary with the subject, the seed, the lists "rows" and "refusals", and the CPU
-        seconds in total and by method.
+        Name of the job; and a dictionary with the subject, the seed, the lists "rows" and
+        "refusals", and the CPU seconds in total and by method.
     """
     methods, effort, folder = shared
-    name, build, seed = work
-    finished = _open_stored_scores(folder, name, seed, effort)
-    file = f"{name} {seed}"
+    finished = job.open_stored_scores(folder, effort)
     empty: dict[str, Any] = {
-        "subject": name,
-        "seed": seed,
+        "subject": job.subject,
+        "seed": job.seed,
         "cpu_seconds": 0.0,
         "seconds": {},
         "rows": [],
         "refusals": [],
     }
-    part = empty | (finished.load(file, dict[str, Any]) or {})
+    part = empty | (finished.load(job.name, dict[str, Any]) or {})
     known = {(row["question"], row["method"]) for row in (*part["rows"], *part["refusals"])}
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
-        subject = convert_errors(f"the builder of {name!r}")(build)()
+        builder = f"the builder of {job.subject!r}"
+        with convert_errors(builder):
+            subject = job.build()
         require(
             isinstance(subject, KnownMachine),
-            f"the builder of {name!r} must give a KnownMachine, got {subject!r}",
+            f"{builder} must give a KnownMachine, got {subject!r}",
         )
-        with marked_as_running(folder, file):
-            failed = _grade(subject, seed, missing, effort, part)
+        with marked_as_running(folder, job.name):
+            failed = _grade(subject, job.seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
-        finished.save(file, dict[str, Any], part)
+        finished.save(job.name, dict[str, Any], part)
         part["refusals"] += failed  # not kept: a method that is mended is asked again
     # The stored scores may also be of methods that an earlier run had, and this one has not.
     wanted = {(method.question, method.key) for method in methods}
     for key in ("rows", "refusals"):
         part[key] = [row for row in part[key] if (row["question"], row["method"]) in wanted]
-    return part
+    return job.name, part
 
 
 def _grade(

@@ -11,9 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -191,7 +190,7 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
         """
         if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
             return place
-        basis = change(place.basis)
+        basis = change @ place.basis
         return replace(place, basis=orthonormal_basis(basis) if variant == "simplex" else basis)
 
     places_by_variable = {}
@@ -219,7 +218,7 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
 
 def _make_variant(
     model: HookedLatentTransformer, circuit: Circuit, variant: str, seed: int
-) -> tuple[HookedLatentTransformer, Callable[[Tensor], Tensor] | None]:
+) -> tuple[HookedLatentTransformer, Float[Tensor, "new old"] | None]:
     """Change a compiled model into a variant that computes the same function.
 
     Args:
@@ -229,18 +228,17 @@ def _make_variant(
         seed: seed of rotations and distractors.
 
     Returns:
-        The changed model; and a function that converts directions of the residual stream,
-        ``[d_model, rank]``, from the old model to the new one, or None if they stay the same.
+        The changed model; and a matrix that converts directions of the residual stream (columns,
+        multiplied from the right) from the old model to the new one, or None if they stay the same.
     """
-    # The stream is a row x, and the new one x @ columns; directions are columns: columns.T @ them.
     if variant == "rotated":
-        turn = _draw_rotation(model, seed)
-        return rotate_residual_stream(model, seed), turn.T.double().matmul
+        turn = _draw_rotation(model, seed)  # multiplied from the right, as the stream is a row
+        return rotate_residual_stream(model, seed), turn.T.double()
     if variant == "distractors":
         larger = with_distractors(model, seed=seed)
-        n_added = larger.config.d_model - circuit.basis.d_model
-        # (left, right, above, below): directions have no component along the added coordinates.
-        return larger, partial(pad, pad=(0, 0, 0, n_added))
+        # Directions have no component along the added coordinates.
+        change = torch.eye(larger.config.d_model, circuit.basis.d_model, dtype=torch.float64)
+        return larger, change
     if variant == "simplex":
         # At each place, the direction along which all log-weights grow together.
         sums = []
@@ -249,7 +247,7 @@ def _make_variant(
                 if place.basis is not None:
                     sums.append(place.basis.sum(1))
         lost = torch.stack(sums).to(model.W_E)
-        return remove_directions(model, lost), _drop_columns(lost).double().T.matmul
+        return remove_directions(model, lost), _drop_columns(lost).double().T
     return model, None
 
 
@@ -391,53 +389,60 @@ def with_distractors(
         seed: seed of their weights.
     """
     require(n >= 1, f"n must be an integer >= 1, got {n}")
-    config, has_norm = model.config, model.config.normalization_type is not None
-    # Distractors write to coordinates of their own, which would change a norm.
-    d_model = config.d_model + (0 if has_norm else n)
+    config = model.config
+    # Distractors write to new coordinates; with LayerNorm to none, since these would change the norm.
+    n_written = n if config.normalization_type is None else 0
     distractors = [f"distractor {i + 1}" for i in range(n)]
-    # One row per layer; a model without names of heads has no row.
-    names = tuple((*row, *distractors) for row in config.head_names)
-    d_mlp = config.d_mlp + n if config.d_mlp else 0  # a model without MLPs stays so
-    rules = tuple((*row, *("softmax",) * n) for row in config.attention_rules)
     larger = replace(
         name_edited_model(config, "distractors", f"{n} distractors a layer, seed {seed}"),
-        d_model=d_model,
+        d_model=config.d_model + n_written,
         n_heads=config.n_heads + n,
-        d_mlp=d_mlp,
-        attention_rules=rules,
-        head_names=names,
+        d_mlp=config.d_mlp + n if config.d_mlp else 0,  # a model without MLPs stays so
+        attention_rules=tuple((*rules, *["softmax"] * n) for rules in config.attention_rules),
+        # One row per layer; a model without names of heads has no row.
+        head_names=tuple((*names, *distractors) for names in config.head_names),
     )
-    state_map = model.state_map.new_zeros(len(model.state_map), d_model)
+    state_map = pad(model.state_map, (0, n_written))
     grown = HookedLatentTransformer(larger, state_map).to(model.W_E)
+    old_weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, weight in grown.named_parameters():
+            weight.zero_()
+            old_weight = old_weights[name]
+            first_entries = tuple(slice(size) for size in old_weight.shape)  # of each axis
+            weight[first_entries] = old_weight
+        _draw_distractors(grown, config, seed)
+    return grown.eval()
+
+
+def _draw_distractors(
+    model: HookedLatentTransformer, config: LatentTransformerConfig, seed: int
+) -> None:
+    """Draw the weights of additional heads and neurons in place. They read the coordinates that the
+    residual stream had before, and write to those that were added.
+
+    Args:
+        model: the model with these heads and neurons, after those that it had before.
+        config: configuration of the model before.
+        seed: seed of the weights.
+    """
     generator = torch.Generator().manual_seed(seed)
 
-    def fill(weight: Tensor, fan_in: int) -> None:
+    def draw(weight: Tensor, fan_in: int) -> None:
         """Draw weights in place, with the standard deviation 1 / sqrt(fan_in)."""
         normal = torch.randn(weight.shape, generator=generator)
         weight.copy_(normal / fan_in**0.5)
 
-    weights = dict(model.named_parameters())
-    old, first = config.d_model, config.n_heads
-    with torch.no_grad():
-        grown.state_map[:, :old] = model.state_map
-        for name, parameter in grown.named_parameters():
-            parameter.zero_()
-            old_weight = weights[name]
-            corner = tuple(
-                slice(size) for size in old_weight.shape
-            )  # the first entries of each axis
-            parameter[corner] = old_weight
-        for block in grown.blocks:
-            attn, mlp = block.attn, block.mlp
-            for read in (attn.W_Q, attn.W_K, attn.W_V):
-                fill(read[first:, :old], old)
-            if not has_norm:
-                fill(attn.W_O[first:, :, old:], config.d_head)
-            if mlp is not None:
-                fill(mlp.W_in[:old, config.d_mlp :], old)
-                if not has_norm:
-                    fill(mlp.W_out[config.d_mlp :, old:], 1)
-    return grown.eval()
+    old, added = slice(config.d_model), slice(config.d_model, None)  # coordinates
+    heads, neurons = slice(config.n_heads, None), slice(config.d_mlp, None)  # the additional ones
+    for block in model.blocks:
+        attn, mlp = block.attn, block.mlp
+        for read in (attn.W_Q, attn.W_K, attn.W_V):
+            draw(read[heads, old], config.d_model)
+        draw(attn.W_O[heads, :, added], config.d_head)
+        if mlp is not None:
+            draw(mlp.W_in[old, neurons], config.d_model)
+            draw(mlp.W_out[neurons, added], 1)
 
 
 def name_edited_model(
