@@ -398,7 +398,7 @@ def with_distractors(
         d_model=config.d_model + n_written,
         n_heads=config.n_heads + n,
         d_mlp=config.d_mlp + n if config.d_mlp else 0,  # a model without MLPs stays so
-        attention_rules=tuple((*rules, *["softmax"] * n) for rules in config.attention_rules),
+        attention_rules=tuple((*rules, *("softmax",) * n) for rules in config.attention_rules),
         # One row per layer; a model without names of heads has no row.
         head_names=tuple((*names, *distractors) for names in config.head_names),
     )

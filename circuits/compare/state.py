@@ -255,43 +255,52 @@ def stitch(
     generator = torch.Generator().manual_seed(0)
     for source, target in ((model, reference), (reference, model)):
         receiver = _Receiver.of(target, budget, generator)
-        names = source.name, target.name
         worth[target.name] = receiver.worth
         ridge = _choose_penalty(source, receiver)
-        plain = _map_latents(source, target, budget, supplied=(), ridge=ridge)
-        helped = _map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
-        shuffled = _map_latents(
-            source, target, budget, supplied=_WITH_ROUND, ridge=ridge, shuffled=True
-        )
-        everything, test = slice(None), receiver.test  # controls are scored on test episodes alone
-        stitchings += [
-            receiver.score(names, plain, everything),
-            receiver.score(names, helped, everything, supplied=_WITH_ROUND),
-            receiver.score(names, shuffled, test, supplied=_WITH_ROUND, control="shuffled"),
-        ]
-        for i, copy in enumerate(untrained):
-            if source is model:  # the copy supplies latents in its place, or receives them
-                mapped = _map_latents(copy, target, budget, supplied=_WITH_ROUND, ridge=ridge)
-                copy_names = f"{copy.name} {i}", target.name
-                stitchings.append(
-                    receiver.score(
-                        copy_names, mapped, test, supplied=_WITH_ROUND, control=UNTRAINED
-                    )
-                )
-            else:
-                mapped = _map_latents(source, copy, budget, supplied=_WITH_ROUND, ridge=ridge)
-                copy_names = source.name, f"{copy.name} {i}"
-                expected = _get_own_outputs(copy, budget)
-                reset_divergence = _measure_reset(copy, expected, budget)
-                in_copy = replace(
-                    receiver, target=copy, expected=expected, reset_divergence=reset_divergence
-                )
-                stitchings.append(
-                    in_copy.score(copy_names, mapped, test, supplied=_WITH_ROUND, control=UNTRAINED)
-                )
+        stitchings += _stitch_one_way(source, receiver, ridge)
+        for i, copy in enumerate(untrained):  # in the model's place
+            name_of_copy = f"{copy.name} {i}"
+            if source is model:  # the copy supplies latents
+                supplier, receiver_of_latents = copy, receiver
+                names = name_of_copy, target.name
+            else:  # the copy receives them
+                supplier, receiver_of_latents = source, receiver.with_model(copy)
+                names = source.name, name_of_copy
+            mapped = _map_latents(
+                supplier, receiver_of_latents.target, budget, supplied=_WITH_ROUND, ridge=ridge
+            )
+            control = receiver_of_latents.score(
+                names, mapped, receiver.test, supplied=_WITH_ROUND, control=UNTRAINED
+            )
+            stitchings.append(control)
     return StatePart(
         model=model.name, reference=reference.name, stitchings=tuple(stitchings), worth=worth
     )
+
+
+def _stitch_one_way(source: Participant, receiver: _Receiver, ridge: float) -> list[Stitching]:
+    """Score the latents of one model, mapped to those of the other: with a map that does not get the
+    round number, with one that does, and with a map that was fitted to latents of other episodes,
+    as a control.
+
+    Args:
+        source: the model that supplies latents.
+        receiver: the model that receives them.
+        ridge: ridge penalty of the maps.
+    """
+    target, budget = receiver.target, receiver.budget
+    names = source.name, target.name
+    everything, test = slice(None), receiver.test  # controls are scored on test episodes alone
+    plain = _map_latents(source, target, budget, supplied=(), ridge=ridge)
+    helped = _map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
+    shuffled = _map_latents(
+        source, target, budget, supplied=_WITH_ROUND, ridge=ridge, shuffled=True
+    )
+    return [
+        receiver.score(names, plain, everything),
+        receiver.score(names, helped, everything, supplied=_WITH_ROUND),
+        receiver.score(names, shuffled, test, supplied=_WITH_ROUND, control="shuffled"),
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,6 +373,12 @@ class _Receiver:
             worth=score.complement,
             seen="carried values" if is_hard(target) else "predictions",
         )
+
+    def with_model(self, copy: Participant) -> _Receiver:
+        """Return the receiver with an untrained copy as the model; the same starts are scored."""
+        expected = _get_own_outputs(copy, self.budget)
+        reset_divergence = _measure_reset(copy, expected, self.budget)
+        return replace(self, target=copy, expected=expected, reset_divergence=reset_divergence)
 
     @property
     def test(self) -> slice:

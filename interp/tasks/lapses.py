@@ -177,19 +177,12 @@ def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], li
     from_inputs = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
     # The next value of a state is always computed, also if it depends on inputs alone.
     starts = from_inputs.union(algorithm.state)
-    needed = {NEXT + state}
-    for variable in reversed(algorithm.variables):  # children before parents
-        if variable.key in needed - starts:
-            needed.update(variable.parents)
-    start_keys: list[str] = []
-    computed: list[Variable] = []
-    for variable in algorithm.variables:
-        key = variable.key
-        if key in needed & starts:
-            start_keys.append(key)
-        elif key in needed:
-            computed.append(variable)
-    return tuple(start_keys), computed
+    steps = [v for v in algorithm.list_dependencies((state,)) if v.key not in starts]
+    read: set[str] = set()
+    for step in steps:
+        read.update(step.parents)
+    start_keys = tuple(v.key for v in algorithm.variables if v.key in read & starts)
+    return start_keys, steps
 
 
 @checked
