@@ -393,14 +393,16 @@ def with_distractors(
     # Distractors write to new coordinates; with LayerNorm to none, since these would change the norm.
     n_written = n if config.normalization_type is None else 0
     distractors = [f"distractor {i + 1}" for i in range(n)]
+    rules = tuple((*row, *("softmax",) * n) for row in config.attention_rules)
+    # One row per layer; a model without names of heads has no row.
+    names = tuple((*row, *distractors) for row in config.head_names)
     larger = replace(
         name_edited_model(config, "distractors", f"{n} distractors a layer, seed {seed}"),
         d_model=config.d_model + n_written,
         n_heads=config.n_heads + n,
         d_mlp=config.d_mlp + n if config.d_mlp else 0,  # a model without MLPs stays so
-        attention_rules=tuple((*rules, *("softmax",) * n) for rules in config.attention_rules),
-        # One row per layer; a model without names of heads has no row.
-        head_names=tuple((*names, *distractors) for names in config.head_names),
+        attention_rules=rules,
+        head_names=names,
     )
     state_map = pad(model.state_map, (0, n_written))
     grown = HookedLatentTransformer(larger, state_map).to(model.W_E)

@@ -731,16 +731,19 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
         explains_alone = best_fit.is_good and not fit.is_good
         if remainder.high <= HALF or explains_alone:
             closest, fit = best, best_fit
+    family = closest.key if fit.is_good else None
     algorithm = closest.algorithm
+    parameters = dict(algorithm.parameters) if algorithm else {}
+    scores_by_key = {score.key: score for score in (closest, *ranked)}
     return AlgorithmPart(
-        family=closest.key if fit.is_good else None,
+        family=family,
         closest=closest.key,
-        parameters=dict(algorithm.parameters) if algorithm else {},
+        parameters=parameters,
         explained=fit.explained,
         ratio=fit.ratio,
         runner_up=rival.key,
         baseline=base.key,
-        scores={score.key: score for score in (closest, *ranked)},
+        scores=scores_by_key,
         settings=settings,
         not_rejected=_list_confidence_set(ranked, base, seed),
     )
@@ -762,7 +765,14 @@ class _Fit(NamedTuple):
 
 
 def _judge_fit(score: FamilyScore, base: FamilyScore, rival: FamilyScore, seed: int) -> _Fit:
-    """Compare a family with the best memoryless family (``base``) and with the rival."""
+    """Compare a family's divergence from the model with those of two other families.
+
+    Args:
+        score: score of the family.
+        base: score of the best memoryless family.
+        rival: score of the best family of another group.
+        seed: seed of the bootstrap.
+    """
     explained = _pooled_ratio(score.divergences, base.divergences, seed=seed).complement
     ratio = _pooled_ratio(score.divergences, rival.divergences, seed=seed)
     is_poor = score.memoryless or explained.low < SAME

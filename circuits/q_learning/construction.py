@@ -189,6 +189,10 @@ def q_learning(
         scales={"alpha": alpha},
     )
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, policy_hardness, noise)
+    vectors = {token: ids[name] for token, name in names.items()}
+    initial_latents = tuple(ids[action] + ids["Update"] for action in wiring.actions)
+    outcomes = tuple(ids[action] for action in wiring.actions)
+    state_axes = tuple(buf1[state] for state in wiring.states)
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -196,14 +200,14 @@ def q_learning(
         basis=basis,
         heads=heads,
         neurons=neurons,
-        tokens={token: ids[name] for token, name in names.items()},
+        tokens=vectors,
         payloads={"r": buf1["r"]},
         payload_range=None if variant == "lin" else (low, high),
         # Its tie slope is 2 roundings of M in float32 (28 in float64), which larger values would swallow.
         float32_range=(low, high),
-        latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
-        outcomes=tuple(ids[action] for action in wiring.actions),
-        state=tuple(buf1[state] for state in wiring.states),
+        latents=initial_latents,
+        outcomes=outcomes,
+        state=state_axes,
         algorithm=replace(algorithm, initial=_start_at_zero),
         **tables,
         float64_only=_explain_float64_only(variant, eta, slope, bound),
@@ -236,7 +240,10 @@ def _choose_tie_slope(tau: float | None, relative_tau: float, bound: float) -> f
 
 def _describe_form(variant: str, eta: float | None, beta: float | None, noise: bool) -> set[str]:
     """Return the words that select the rows of the circuit's tables, such as ``{"mlp", "exact",
-    "silent", "greedy"}``; the arguments are those of :func:`q_learning`.
+    "silent", "greedy"}``.
+
+    Args:
+        variant, eta, beta, noise: as for :func:`q_learning`.
     """
     form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent"}
     if beta:
@@ -368,8 +375,13 @@ class _Wiring:
     def move(
         self, labels: Sequence[str], source: str, target: str, scale: float = 1.0
     ) -> tuple[wire.Term, ...]:
-        """Make the move terms of a head that copies the coordinates with these labels from the
-        block ``source`` to the block ``target``, times ``scale`` (:func:`circuits.heads.copy`).
+        """Make the move terms of a head that copies coordinates from one block of the residual
+        stream, at the key, to another block, at the query (:func:`circuits.heads.copy`).
+
+        Args:
+            labels: labels of the coordinates.
+            source, target: names of the block that is read and of the block that is written.
+            scale: factor of what is written.
         """
         return wire.copy(self.basis, labels, source, target, scale)
 

@@ -115,6 +115,7 @@ def learn_in_some_rounds(
     """
 
     def learn(state: str, update: Equation, v: Values) -> _Array:
+        """Make the update of a state variable, or the fraction of it that is learned."""
         return _apply_fraction(v[state], update(v), get_fraction(v[_CLOCK]))
 
     updates = {}
@@ -142,7 +143,13 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "") -> Algorithm
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
 
     def learn(state: str, parents: tuple[str, ...], steps: list[Variable], v: Values) -> _Array:
-        """Take the steps of the original update of a state variable, from faded states."""
+        """Take the steps of a state variable's original update, from faded states.
+
+        Args:
+            state: key of the state variable.
+            parents, steps: what the steps start from, and the steps (:func:`_trace_update`).
+            v: values of the round's variables.
+        """
         values = {k: decay * v[k] if k in algorithm.state else v[k] for k in parents}
         for variable in steps:
             assert variable.equation is not None
