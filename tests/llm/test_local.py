@@ -121,6 +121,7 @@ def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
     assert 5 < only_run.rounds < 60
 
 
+@pytest.mark.long
 def test_an_answer_has_all_the_room_of_its_own_prompt(tiny: str) -> None:
     """Random weights write until the context of 4,096 tokens is full, whatever else is in the batch."""
     backend = LocalBackend(Settings(tiny, max_tokens=None, temperature=1.0))
@@ -132,7 +133,7 @@ def test_an_answer_has_all_the_room_of_its_own_prompt(tiny: str) -> None:
         replies = [ask([{"role": "user", "content": text}]) for text in texts]
         return await asyncio.gather(*replies)
 
-    texts = ("x" * 3960, "x" * 4000)
+    texts = ("x" * 4040, "x" * 4055)
     together = asyncio.run(ask_all(*texts))
     alone = [asyncio.run(ask_all(text))[0] for text in texts]
     assert [reply.text for reply in together] == [reply.text for reply in alone]

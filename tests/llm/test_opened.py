@@ -93,6 +93,7 @@ def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -
                 )
 
 
+@pytest.mark.long
 def test_results_say_the_prompt_and_the_seed_of_random_weights(
     opened: Opened, folder: Path
 ) -> None:
