@@ -664,19 +664,18 @@ def sum_units(
     losses: Array, units: NDArray[np.int64], known: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Add up the losses of the choices of each independent unit (participant, episode or block of
-    trials). Units without a choice are left out.
+    trials).
 
     Args:
         losses: loss of each choice, ``[episode, round]``.
-        units: index of the unit of each choice, ``[episode, round]``.
+        units: index of the unit of each choice, ``[episode, round]``
+            (:func:`~interp.choices.scoring.number_units`).
         known: True where a choice was made, ``[episode, round]``.
 
     Returns:
         The sums, ``[unit]``.
     """
-    # Numbered anew, without the units that have no choice.
-    _, unit_of_choice = np.unique(units[known], return_inverse=True)
-    return np.bincount(unit_of_choice, losses[known]).astype(np.float64)
+    return np.bincount(units[known], losses[known]).astype(np.float64)
 
 
 def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:

@@ -200,28 +200,31 @@ class ChoiceData:
 
 
 def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
-    """Return the index of the independent unit that each choice belongs to, ``[episode, round]``.
+    """Return the index of the independent unit that each choice belongs to, ``[episode, round]``; 0
+    where no choice was made.
 
     Units are participants if there are at least :data:`FEWEST_UNITS` participants. Otherwise they
     are episodes if there are at least :data:`FEWEST_UNITS` episodes. Otherwise they are blocks of
-    consecutive trials, about :data:`BLOCKS` in all.
+    consecutive trials, about :data:`BLOCKS` in all. Only units with a choice are numbered, so that
+    rounds without a choice, such as padding, do not move the folds.
 
     Args:
         known: True where a choice was made, ``[episode, round]``.
         participants: name of each episode's participant, ``[episode]``; None if there are none.
     """
     n_episodes, n_rounds = known.shape
+    episode_index = np.arange(n_episodes)[:, None]
+    trials_a_block = max(1, int(known.sum()) // BLOCKS)
+    units = episode_index * n_rounds + np.arange(n_rounds) // trials_a_block
+    if n_episodes >= FEWEST_UNITS:
+        units = np.repeat(episode_index, n_rounds, 1)
     if participants is not None:
         names, participant_of_episode = np.unique(participants, return_inverse=True)
         if len(names) >= FEWEST_UNITS:
-            return np.repeat(participant_of_episode[:, None], n_rounds, 1)
-    episode_index = np.arange(n_episodes)[:, None]
-    if n_episodes >= FEWEST_UNITS:
-        return np.repeat(episode_index, n_rounds, 1)
-    trials_a_block = max(1, int(known.sum()) // BLOCKS)
-    blocks_an_episode = -(-n_rounds // trials_a_block)  # rounded up
-    block_in_episode = np.arange(n_rounds) // trials_a_block
-    return episode_index * blocks_an_episode + block_in_episode
+            units = np.repeat(participant_of_episode[:, None], n_rounds, 1)
+    numbers = np.zeros_like(known, np.int64)
+    _, numbers[known] = np.unique(units[known], return_inverse=True)
+    return numbers
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,23 @@ def test_an_episode_without_a_choice_is_no_unit():
     assert with_empty.p_values == alone.p_values
 
 
+def test_longer_episodes_of_another_participant_move_no_fold():
+    """Ann's two episodes are padded to the length of Bob's; her explanation is that of hers alone."""
+    of_ann = bandit.sample(2, 60, 2, "reversal", 0, rescorla_wagner(0.3, 4.0))
+    of_bob = bandit.sample(1, 90, 2, "reversal", 1, rescorla_wagner(0.3, 4.0))
+    every_choice = [*of_ann.choices.tolist(), *of_bob.choices.tolist()]
+    every_reward = [*of_ann.rewards.tolist(), *of_bob.rewards.tolist()]
+    pair = bandit.BanditEpisodes.of(
+        choices=every_choice, rewards=every_reward, participants=["ann", "ann", "bob"]
+    )
+    choices = np.where(pair.counted, pair.choices, np.nan)
+    candidates = [FAMILY, FAMILIES["fixed_bias"]]
+    with_bob = explain_each(pair, choices, families=candidates).found["ann"]
+    alone = explain_choices(of_ann, of_ann.choices, families=candidates)
+    assert with_bob.nats.estimate == pytest.approx(alone.nats.estimate)
+    assert with_bob.p_values == pytest.approx(alone.p_values)
+
+
 def test_a_group_counts_how_many_participants_have_a_family_in_their_set():
     """Four learners, two habits and two who toss a coin."""
     learners = [rescorla_wagner(0.5, 6.0)] * 4
