@@ -85,7 +85,7 @@ def agreement(
 
     Returns:
         Scores by quantity and phase. Phases are "all" rounds, or the "early", "middle" or "late"
-        third of them. :data:`QUANTITIES` says what each quantity is. For example, "untied" is the
+        third of each episode. :data:`QUANTITIES` says what each quantity is. For example, "untied" is the
         share of steps with one greedy action in which the policy chooses this action. "disputed" is
         the share of disputed steps in which the policy chooses a greedy action. The column
         ``n_steps`` is the number of steps averaged over; if it is 0, the score is NaN.
@@ -100,13 +100,17 @@ def agreement(
     weights = resample_weights(
         n_episodes, n_resamples, seed, participants=participants_of(*batches)
     )
+    phases = [_mark_phases(batch) for batch in batches]
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for quantity, name in QUANTITIES.items():
         if not all(quantity in of_batch for of_batch in counts):
             continue  # cross-entropies need probabilities
         for phase in _PHASES:
-            sums = [of_batch[quantity].sums_in(phase) for of_batch in counts]
+            sums = [
+                of_batch[quantity].sums_in(rounds[phase])
+                for of_batch, rounds in zip(counts, phases, strict=True)
+            ]
             hits, steps = np.concatenate(sums, axis=1)  # [2, episode], of all batches
             numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
             beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
@@ -142,28 +146,24 @@ class _Count:
     hits: Any
     steps: Any
 
-    def sums_in(self, phase: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def sums_in(self, rounds: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return two sums over the rounds of a phase, ``[episode]`` each: of the hits, and of the
         steps that count.
 
         Args:
-            phase: "all", "early", "middle" or "late".
+            rounds: True for the rounds of the phase, ``[episode, round]``.
         """
-        rounds = self._select_rounds(phase)
-        return self.hits[:, rounds].sum(axis=1), self.steps[:, rounds].sum(axis=1)
+        return (self.hits * rounds).sum(axis=1), (self.steps * rounds).sum(axis=1)
 
-    def _select_rounds(self, phase: str) -> NDArray[np.bool_]:
-        """Return which rounds belong to a phase, ``[round]``: all rounds, or the first, middle or
-        last third of them.
 
-        Args:
-            phase: "all", "early", "middle" or "late".
-        """
-        n_rounds = self.steps.shape[1]
-        if phase == "all":
-            return np.ones(n_rounds, dtype=bool)
-        third = 3 * np.arange(n_rounds) // n_rounds  # 0, 1 or 2
-        return np.asarray(third == _PHASES.index(phase) - 1)  # the first phase is "all"
+def _mark_phases(batch: MDPEpisodes) -> dict[str, NDArray[np.bool_]]:
+    """Return which rounds belong to each phase of :data:`_PHASES`, ``[episode, round]``: all rounds,
+    or the first, middle or last third of the episode, without the padding after its end.
+    """
+    lengths = batch.lengths[:, None]
+    third = 3 * np.arange(batch.n_rounds) // lengths  # 0, 1 or 2; more after the end
+    by_third = {phase: third == i for i, phase in enumerate(_PHASES[1:])}
+    return {"all": third >= 0, **by_third}
 
 
 def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:

@@ -148,3 +148,15 @@ def test_bad_input_is_refused_with_a_sentence():
     nothing = agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0))
     assert np.isnan(nothing.get("disputed", "all").estimate)
     assert nothing.beside["disputed", "all"]["n_steps"] == 0
+
+
+@pytest.mark.parametrize("phase", ["all", "early", "middle", "late"])
+def test_phases_are_thirds_of_each_episode_whatever_it_is_padded_to(phase):
+    """Nine rounds have three in each third, also in a batch of fourteen rounds."""
+    whole = mdp.sample(8, 14, 3, 2, seed=0)
+    short = whole.first(9)
+    is_padding = np.zeros((8, 14), bool)
+    is_padding[:, 9:] = True
+    padded = whole.relearn(transitions={"missing": is_padding})
+    expected = agreement(short.greedy, short).get("untied_gamma0", phase)
+    assert agreement(padded.greedy, padded).get("untied_gamma0", phase) == expected
