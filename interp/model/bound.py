@@ -36,8 +36,6 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked
 from interp.support.errors import require
 
-_LEAST_PROBABILITY = 1e-30
-
 
 class BoundRounds:
     """A transformer with a table of rounds, which can be called like a model of TransformerLens:
@@ -147,20 +145,6 @@ class BoundRounds:
         return self.model(*self.rows(tokens)).logits
 
     forward = __call__
-
-    def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
-        """Run some rounds of the table, and return logits of the outcomes at the prediction
-        position, for cross-entropy and DAS (distributed alignment search).
-
-        For a model with the output "probability" these are log probabilities.
-
-        Args:
-            tokens: row numbers of the table, each repeated at every position, ``[batch, pos]``.
-        """
-        outcomes = self(tokens)[:, self.predict_position, : self.round_layout.n_outputs]
-        if self.model.config.output == "probability":
-            return outcomes.clamp_min(_LEAST_PROBABILITY).log()
-        return outcomes
 
     def run_with_hooks(
         self,

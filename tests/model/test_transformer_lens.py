@@ -192,8 +192,12 @@ def test_attribution_patching_faithfulness(bound):
 def test_interchange_fit_das(bound):
     """DAS trains a subspace on the model, and leaves its parameters as they were."""
     base, source = bound.tokens
+
+    def outcome_logits(tokens):
+        return bound(tokens)[:, bound.predict_position]
+
     with torch.no_grad():
-        targets = bound.outcome_logits(source).argmax(-1)
+        targets = outcome_logits(source).argmax(-1)
     flags = [p.requires_grad for p in bound.parameters()]
     positions = torch.full((len(base),), bound.predict_position)
     result = interchange.fit_das(
@@ -202,7 +206,7 @@ def test_interchange_fit_das(bound):
         base,
         source,
         targets,
-        bound.outcome_logits,
+        outcome_logits,
         rank=2,
         base_positions=positions,
         source_positions=positions,
