@@ -614,7 +614,8 @@ def _measure_gain_from_memory(compared: Compared, subject: Any) -> _Divergences:
     Returns:
         Nats per round, ``[episode]`` by set of episodes.
     """
-    task = tasks.get(task_of(compared.sets))
+    fitted_on, _ = next(iter(compared.sets.values()))
+    task = tasks.of(fitted_on)  # not tasks.get, which does not know an algorithm of tasks.using
     families = [family for family in task.rivals().values() if family.memoryless]
     scores = _score_families(subject, task, compared.sets, families)
     return min(scores, key=lambda score: score.fitted).divergences

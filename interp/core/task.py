@@ -44,7 +44,7 @@ from interp.support.checks import (
     index_by_key,
     integer,
 )
-from interp.support.errors import InputError, convert_errors, require, require_known, unknown_name
+from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.session import compute_once
 
 _SCORING_SEED = 2**31 - 1
@@ -781,6 +781,8 @@ class Algorithms:
         battery: function ``(n_episodes, n_rounds, *, seed, **sizes)`` that returns test sets on
             which the families predict differently: name of a set -> its episodes. When None, there
             is one set, "default", with episodes of the sampler's default regime.
+        own: a further family, which :meth:`Task.with_hypothesis` adds; it is left out if another
+            family has its key.
     """
 
     records: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
@@ -788,6 +790,7 @@ class Algorithms:
     families: Callable[[], tuple[Family, ...]] | None = None
     updates: Callable[[], tuple[Family, ...]] | None = None
     battery: Callable[..., Mapping[str, Any]] | None = None
+    own: Family | None = None
 
 
 @dataclass(frozen=True)
@@ -1048,6 +1051,7 @@ class Task:
         Models are then compared with this algorithm and probed for its variables. The exception is
         a model that was built to compute some algorithm (``model.algorithm``): it is still compared
         with that algorithm. In the copy of the task, the name of ``algorithm`` includes the
+        parameters. If no family of the task has its key, it becomes a family without free
         parameters.
 
         >>> from interp.tasks import bandit
@@ -1066,6 +1070,7 @@ class Task:
         records.pop(key, None)  # the same algorithm with other parameters
         algorithms = replace(
             self.algorithms,
+            own=Family(key, algorithm.name, first.make, memoryless=not named.state),
             hypothesis=lambda model: named,
             records=lambda: (first, *records.values()),
         )
@@ -1092,7 +1097,7 @@ class Task:
         """
         families: dict[str, Family] = {}
         if self.algorithms.families is not None:
-            families = index_by_key(self.algorithms.families(), f"family of {self.key!r}")
+            families = self._index_families(self.algorithms.families())
         else:
             records = self.algorithm_records()
             require(
@@ -1103,13 +1108,11 @@ class Task:
                 memoryless = not record.make().state
                 families[key] = Family(key, record.name, record.make, memoryless=memoryless)
         # A family may extend only one that extends none: those are fitted first, then the others.
+        first_fitted = {key for key, family in families.items() if not family.extends}
         for family in families.values():
             if family.extends:
-                extended = families.get(family.extends)
-                if extended is None or extended.extends:
-                    raise unknown_name(
-                        f"family that {family.key!r} extends", family.extends, families, limit=20
-                    )
+                what = f"family that {family.key!r} extends"
+                require_known(what, family.extends, first_fitted, limit=20)
         return families
 
     def update_families(self) -> dict[str, Family]:
@@ -1118,7 +1121,15 @@ class Task:
         """
         if self.algorithms.updates is None:
             return self.rivals()
-        return index_by_key(self.algorithms.updates(), f"family of updates of {self.key!r}")
+        return self._index_families(self.algorithms.updates())
+
+    def _index_families(self, listed: Sequence[Family]) -> dict[str, Family]:
+        """Return families by key, and the family of an algorithm of the user's own as the last."""
+        families = index_by_key(listed, f"family of {self.key!r}")
+        own = self.algorithms.own
+        if own is not None:
+            families.setdefault(own.key, own)
+        return families
 
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int

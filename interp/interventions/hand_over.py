@@ -150,8 +150,7 @@ def hand_over(
     require(run.n_episodes >= 2, "another episode's memory is a control: give 2 episodes or more")
     algorithm = via
     if algorithm is None:
-        task = catalog.get(run.layout.task)
-        algorithm = to if isinstance(to, Algorithm) else task.explains(run.model)
+        algorithm = to if isinstance(to, Algorithm) else catalog.of(run.layout).explains(run.model)
     memory = read_memory(run, round, algorithm, n_known=n_known)
     # The control: every episode gets the memory of the episode before it.
     shifted_state = {key: np.roll(numbers, 1, axis=0) for key, numbers in memory.state.items()}
@@ -294,7 +293,7 @@ def state_difference(
         first.n_episodes == second.n_episodes,
         f"the runs have {first.n_episodes} and {second.n_episodes} episodes; give two runs of as many episodes",
     )
-    algorithm = via or catalog.get(first.layout.task).explains(first.model)
+    algorithm = via or catalog.of(first.layout).explains(first.model)
     states = []
     for run in (first, second):
         states.append(read_memory(run, round, algorithm, n_known=n_known).state)

@@ -382,8 +382,8 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options
     require(
         not unknown,
         f"{machine.name!r} runs episodes by interp.rollout, which takes {options_of_rollout}; got "
-        f"{', '.join(unknown)}; of one round run.activation_cache(round) and interp.model.bound.bind are "
-        "TransformerLens'",
+        f"{', '.join(unknown)}; for TransformerLens' other options, take one round: "
+        "run.activation_cache(round), or interp.model.bound.bind",
     )
     return rollout(machine, episodes, **options)
 

@@ -317,6 +317,24 @@ def test_a_machine_without_a_memory_is_none_of_these(sets):
     assert max(nats.max() for nats in share.values()) < 1e-6
 
 
+def test_an_algorithm_of_ones_own_is_among_the_families_while_it_is_in_use(sets):
+    """It is the only memoryless algorithm that predicts like itself, so that its memory gains nothing."""
+
+    def vote_against(values):
+        share_of_votes = values["votes"].mean(-1)
+        return np.stack([share_of_votes, 1 - share_of_votes], -1)
+
+    contrarian = replace(
+        experts.majority_vote(), key="contrarian", name="contrarian", distribution=vote_against
+    )
+    with tasks.using(None, contrarian) as task:
+        gain = _measure_gain_from_memory(SimpleNamespace(sets=sets), predictor(contrarian))
+    assert task.rivals()["contrarian"].memoryless
+    assert "contrarian" in task.update_families()
+    assert max(nats.max() for nats in gain.values()) < 1e-6
+    assert "contrarian" not in TASK.rivals()
+
+
 def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these(sets):
     part = explain(drawn, TASK, sets, seed=0, families=asked("experts", *FEW))
     assert part.family is None

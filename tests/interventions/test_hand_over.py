@@ -95,6 +95,17 @@ def test_distances_are_total_variation(result):
     assert row["low"] <= row["distance"] <= row["high"]
 
 
+def test_a_learned_memory_is_decoded_by_the_algorithm_that_is_in_use():
+    """Alone, a learned machine is compared with the Bayes predictor, which carries no log-weights."""
+    giver = interp.rollout(interp.load("wma-gru"), experts.sample(4, 12, 4, seed=1))
+    receiver = interp.load("wma-handwired", n_experts=4)
+    with interp.tasks.using(None, weighted_majority()):
+        handed = hand_over(giver, ROUND, to=receiver)
+        differs = state_difference(giver, giver, ROUND)
+    assert handed.read == ("log_weights",)
+    assert set(differs["variable"]) == {"log_weights"}
+
+
 @pytest.mark.long
 def test_a_learned_memory_serves_a_handwired_machine():
     """Trained on labels, it hands Weighted Majority what it counts; an untrained copy hands over a good deal less."""
