@@ -416,54 +416,57 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     """
     ids, constant, any_action = wiring.ids, wiring.constant, wiring.any_action
     sink, states, move = wiring.sink, wiring.states, wiring.move
-    is_linear = wiring.variant == "lin"
     # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
     only_actions = constant - any_action + ids["Update"]  # c_a is an action and an Update, too
     only_select, only_reward = constant - ids["Select"], constant - ids["r"]
+
+    # Names of states: actions copy the one before them; Select copies s' and r copies s_t.
     to_actions = to_select = to_reward = move(states, "id", "id")
-    context_block = "buf1"
-    if is_linear:
+    column_block = "buf1"  # in which actions hold their column of the Q-table
+    if wiring.variant == "lin":
+        column_block = "buf3"
         to_select = move(states, "id", "buf2")
         to_reward = tuple((ids[state], ids[state] + wiring.buf2[state]) for state in states)
-        context_block = "buf3"
-    # Tags of the two phases: current state (Qcurr) and next state (Qnext).
+    state_to_actions = wire.fixed_offset(
+        "1.1 state to actions", layer=0, offset=1, moves=to_actions, gate=only_actions, sink=sink
+    )
+    state_to_select = wire.fixed_offset(
+        "1.2 state to Select", layer=0, offset=2, moves=to_select, gate=only_select, sink=sink
+    )
+    state_to_reward = wire.fixed_offset(
+        "1.3 state to reward", layer=0, offset=2, moves=to_reward, gate=only_reward, sink=sink
+    )
+
+    # Tags of the two phases: the action taken copies Qcurr, and the candidates copy Qnext.
     current_tag, next_tag = move(("Qcurr",), "id", "id"), move(("Qnext",), "id", "id")
-    same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
+    to_next_phase = ((any_action, ids["Qnext"]),)
+    tag_current = wire.fixed_offset(
+        "1.4 current-phase tag", layer=0, offset=2, moves=current_tag, gate=only_actions, sink=sink
+    )
+    tag_next = wire.content_chooser(
+        "1.5 next-phase tag", layer=0, wanted=to_next_phase, moves=next_tag, sink=sink
+    )
+
     # The column of the own action scores 2, one for the action and one for being a column (a
     # key with Update). Columns themselves, which are actions with Update, do not look.
+    same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
     from_column = (any_action - 2.0 * ids["Update"], ids["Update"])
-    column = move(states, "buf1", context_block)
-    to_next_phase = ((any_action, ids["Qnext"]),)
-    same_column = (*same_action, from_column)
+    column = move(states, "buf1", column_block)
+    fetch_column = wire.content_chooser(
+        "1.6 context fetch",
+        layer=0,
+        wanted=(*same_action, from_column),
+        moves=column,
+        sink=sink,
+        theta=1.5,
+    )
     heads = [
-        wire.fixed_offset(
-            "1.1 state to actions",
-            layer=0,
-            offset=1,
-            moves=to_actions,
-            gate=only_actions,
-            sink=sink,
-        ),
-        wire.fixed_offset(
-            "1.2 state to Select", layer=0, offset=2, moves=to_select, gate=only_select, sink=sink
-        ),
-        wire.fixed_offset(
-            "1.3 state to reward", layer=0, offset=2, moves=to_reward, gate=only_reward, sink=sink
-        ),
-        wire.fixed_offset(
-            "1.4 current-phase tag",
-            layer=0,
-            offset=2,
-            moves=current_tag,
-            gate=only_actions,
-            sink=sink,
-        ),
-        wire.content_chooser(
-            "1.5 next-phase tag", layer=0, wanted=to_next_phase, moves=next_tag, sink=sink
-        ),
-        wire.content_chooser(
-            "1.6 context fetch", layer=0, wanted=same_column, moves=column, sink=sink, theta=1.5
-        ),
+        state_to_actions,
+        state_to_select,
+        state_to_reward,
+        tag_current,
+        tag_next,
+        fetch_column,
     ]
     if wiring.draws:
         draw = ((ids["Select"], ids.sum(wiring.draws)),)
@@ -639,14 +642,15 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     """Make the neurons of layer 2 that look up Q(s, a), one or two for each state s and each phase
     (current or next).
 
-    A neuron computes ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``. Here ``block[label]`` is a
-    coordinate of the residual stream, such as buf1[s] = Q(s, a) at an action token, and M bounds
-    ``|Q|``. The result is Q(s, a) at tokens of that state and phase, and 0 elsewhere. Negative
-    Q-values need the second neuron, with the minus sign.
+    The residual stream of a token of action a, which stands beside a state s, has these coordinates:
+    ``buf1[z] = Q(z, a)`` for every state z, ``id[s] = 1``, and ``id[phase] = 1``. A neuron
+    computes ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``, where M bounds ``|Q|``. This is Q(s,
+    a) at tokens of that state and phase, and 0 elsewhere. Negative Q-values need the second neuron,
+    with the minus sign. The result is written to ``buf2[phase]``.
     """
     ids, buf1, buf2 = wiring.ids, wiring.buf1, wiring.buf2
     M = wiring.bound
-    # Select holds s_t in buf1 with weight 1, which M keeps silent only from 1 on.
+    # The token Select has buf1[s_t] = 1, which is no Q-value. M < 1 alone would not silence it.
     silenced = ids["Select"] if M < 1 else wiring.basis.zero
     signs_of_q = (1.0, -1.0) if wiring.signed else (1.0,)
     neurons = []
@@ -703,14 +707,16 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
 
 def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 4 in "softmlp": they copy Q(s_t, a_t), the reward, max Q(s', a) and
-    s_t to the token Update, for the neurons of the last MLP.
+    s_t to the block buf2 of the token Update, for the neurons of the last MLP.
     """
     ids, sink, move = wiring.ids, wiring.sink, wiring.move
     update, to_taken = ids["Update"], wiring.to_taken_action
-    # The coordinate Qcurr holds -Q(s_t, a_t) at the taken action, and the block "id" its state s_t.
+    # The action taken has buf2[Qcurr] = -Q(s_t, a_t) and id[s_t] = 1.
     current = (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
-    reward, best = move(("r",), "buf1", "buf2"), move(("Select",), "buf2", "buf2")
-    of_reward, of_select = ((update, ids["r"]),), ((update, ids["Select"]),)
+    # The token r has the reward in buf1[r].
+    reward, of_reward = move(("r",), "buf1", "buf2"), ((update, ids["r"]),)
+    # The token Select has max Q(s', a) in buf2[Select].
+    best, of_select = move(("Select",), "buf2", "buf2"), ((update, ids["Select"]),)
     return [
         wire.content_chooser(
             "4.1 fetch current value", layer=3, wanted=to_taken, moves=current, sink=sink, theta=1.5

@@ -178,14 +178,14 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     wrong.
     """
 
-    def weigh_votes(v: Values) -> _Array:
-        """Return the weight of each expert, which stands where Bayes has an expert's log-odds."""
+    # Bayes sums vote times "log_odds", the log-odds that an expert is right. A weight replaces them.
+    def compute_weights(v: Values) -> _Array:
         # Misses are the elapsed rounds minus the hits.
         hits_minus_misses = 2 * v["counts"] - v["elapsed"][..., None]
         return gain * hits_minus_misses
 
     base = algorithms.bayes()
-    changes = {"log_odds": (("counts", "elapsed"), weigh_votes)}
+    changes = {"log_odds": (("counts", "elapsed"), compute_weights)}
     # The accuracies are left out, since the new log-odds do not read them.
     variables = tuple(v for v in base.variables if v.key != "accuracies")
     return base.make_variant(
