@@ -566,7 +566,7 @@ def _grade_subject(
         "refusals": [],
     }
     part = empty | (finished.load(job.name, dict[str, Any]) or {})
-    known = {(row["question"], row["method"]) for row in (*part["rows"], *part["refusals"])}
+    known = {(row["question"], row["method"]) for row in part["rows"] + part["refusals"]}
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()

@@ -269,7 +269,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
                 ablated[:, :, area] = means[area, head]
                 edits[str(i)] = [Edit(Place(Site("z", layer, head)), ablated)]
             ablation = replace(
-                unedited, edits=edits, watched=[*later_sites.values()], known=plain.seen
+                unedited, edits=edits, watched=list(later_sites.values()), known=plain.seen
             )
             *kind_outputs, everywhere = batches(ablation)
             lost_by_kind = []

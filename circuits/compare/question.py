@@ -647,24 +647,31 @@ class Compared:
         return self.reference.model.digest() == self.model.model.digest()
 
     @cached_property
+    def expected(self) -> Algorithm:
+        """The algorithm that the task assigns to the reference, or to the model if there is no
+        reference.
+
+        State variables are centred if adding a constant to all their elements changes no prediction
+        (:func:`remove_irrelevant_constants`).
+        """
+        explained = self.reference or self.model
+        algorithm = self.model.task.explains(explained.model)
+        return remove_irrelevant_constants(algorithm, self.model.samples.known)
+
+    @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
         """Key -> algorithm, for the one or two algorithms that may describe the model's state.
 
-        The last item is the algorithm that the task assigns to the reference, or to the model if
-        there is no reference. If another algorithm predicts more like the model and carries a
-        state, it is the first item. State variables are centred if adding a constant to all their
-        elements changes no prediction (:func:`remove_irrelevant_constants`).
+        The last item is the expected algorithm (:attr:`expected`). If another algorithm predicts
+        more like the model and carries a state, it is the first item; its state variables are
+        centred in the same way.
         """
-        closest = self.parts["algorithm"].algorithm
-        explained = self.reference or self.model
-        expected = self.model.task.explains(explained.model)
-        algorithms = [expected]
-        if closest is not None and closest.state and closest.key != expected.key:
-            algorithms.insert(0, closest)
-        known = self.model.samples.known
-        return {
-            algorithm.key: remove_irrelevant_constants(algorithm, known) for algorithm in algorithms
-        }
+        closest, expected = self.parts["algorithm"].algorithm, self.expected
+        candidates = {expected.key: expected}
+        if closest is None or not closest.state or closest.key in candidates:
+            return candidates
+        centred = remove_irrelevant_constants(closest, self.model.samples.known)
+        return {closest.key: centred, **candidates}
 
 
 def make_row(record: object, **renamed: str) -> dict[str, Any]:

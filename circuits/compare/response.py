@@ -496,8 +496,7 @@ def _compute_response_part(compared: Compared) -> ResponsePart:
     The state is decoded from the latents and changed as the changed input changes the algorithm's
     state. More edits are used if the interval of a similarity spans its threshold.
     """
-    *_, algorithm = compared.candidates.values()
-    subject = compared.model
+    algorithm, subject = compared.expected, compared.model
     if not algorithm.state:
         return ResponsePart()
     for times in (1, _MORE_INPUTS):  # more only if an interval spans the threshold

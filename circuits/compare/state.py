@@ -561,8 +561,9 @@ def _measure_divergence(
     """
     run = pool_runs(target).select(episodes)
     outputs = run_on(target.model, run, budget.at, budget.horizon, latents)
-    # Of the only edit: [episode, start, lag, ...] and, after the last round, [episode, start, ...].
-    predictions, carried = outputs.predictions[0], outputs.carried[0, :, :, 0]
+    # There is one edit (axis 0), and latents are read once (axis 3), after the last round.
+    predictions = outputs.predictions[0]  # [episode, start, lag, ...]
+    carried = outputs.carried[0, :, :, 0]  # [episode, start, ...]
     seen = _get_outputs(target, predictions, carried)
     n_episodes, n_starts, *shape = seen.shape
     runs = seen.reshape(-1, *shape)  # one row for each episode and start

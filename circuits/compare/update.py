@@ -945,8 +945,8 @@ def _describe_decision(rule: Rule) -> str:
 def _judge_update(compared: Compared) -> Measure:
     """Decide the claim that the model updates its state as the reference's algorithm does.
 
-    Without a reference, the algorithm is the last candidate. If a reference names no algorithm, or
-    if the algorithm carries no state, the claim does not apply.
+    Without a reference, the algorithm is the one that the task assigns to the model. If a reference
+    names no algorithm, or if the algorithm carries no state, the claim does not apply.
     """
     reference = compared.reference
     # If both models are one machine, the claim holds whatever the algorithm is.
@@ -954,10 +954,10 @@ def _judge_update(compared: Compared) -> Measure:
         return Measure(key="update", claim="", lacking=f"{reference.name} names no algorithm")
     parts = compared.parts
     part = parts["update"]
-    *_, last_candidate = compared.candidates  # its key
-    steps = part.of(last_candidate)
+    expected = compared.expected.key
+    steps = part.of(expected)  # the scores of this algorithm
     if not steps:
-        return Measure(key="update", claim="", lacking=f"{last_candidate} carries no state")
+        return Measure(key="update", claim="", lacking=f"{expected} carries no state")
     fitted = part.fitted[0] if part.fitted else None
     evidence = Evidence(steps=steps, response=parts["response"], fitted=fitted)
     if reference is not None:

@@ -370,7 +370,7 @@ def test_an_algorithm_without_a_state_has_no_update_to_compare(is_one):
         model=SimpleNamespace(model=None),
         reference=None,
         is_same_machine=is_one,
-        candidates=closest.scores,
+        expected=majority_vote(),
         parts={"algorithm": closest, "update": UpdatePart(())},
     )
     measure = update.UPDATE.measure(compared)

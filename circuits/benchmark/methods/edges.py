@@ -113,15 +113,16 @@ def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
         _, cache = subject.transformer.run_with_cache(*inputs)
     exits = {"prediction": run.layout.predict_position, "update": run.layout.update_position}
     for s, d in material.candidates:
-        size, name = sizes[s], graph.destinations[d]  # [episode, position]
-        if "." in name:  # an input of a head, such as "L1H0.q"
-            layer, head, _ = split_head(name)
-            # [episode, query, key]; what a query reads is the sum over its keys.
-            pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head]
-            size = (pattern.abs() * size.unsqueeze(1)).sum(-1)
-        elif name in exits:
-            size = size[:, exits[name]]
-        scores[graph.sources[s], name] = float(size.mean())
+        source, destination = graph.sources[s], graph.destinations[d]
+        size = sizes[s]  # [episode, position]
+        if "." in destination:  # an input of a head, such as "L1H0.q"
+            layer, head, _ = split_head(destination)
+            pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head].abs()
+            weighted = pattern * size.unsqueeze(1)  # [episode, query, key]
+            size = weighted.sum(-1)  # what a query reads is the sum over its keys
+        elif destination in exits:
+            size = size[:, exits[destination]]
+        scores[source, destination] = float(size.mean())
     return Answer(scores)
 
 
