@@ -51,7 +51,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     Args:
         targets: keys of the variables; the task's default ones when empty.
         n_claimed: number of variables, from the first on, that should be decodable. The overview of
-            the page lists only these, and a quick report decodes only these.
+            the page lists only these, the best decoded first, and a quick report decodes only these.
     """
 
     def choose_targets(context: Context) -> tuple[str, ...]:
@@ -101,11 +101,15 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     def summarise(results: list[ProbeResult], context: Context) -> list[Measure]:
         claimed = choose_targets(context)[:n_claimed]
+        if (
+            context.has_exact_state
+        ):  # a handwired model need hold only its own algorithm's variables
+            claimed = tuple(key for key in claimed if key in context.algorithm.keys)
         measures: list[Measure] = []
         for result in results:
             if result.target.key in claimed:
                 measures += map(_phrase_roughly, result)
-        return measures
+        return sorted(measures, key=lambda measure: measure.number.estimate, reverse=True)
 
     def applies(context: Context) -> bool:
         return bool(targets or context.task.analysis.probed)
@@ -188,7 +192,6 @@ def state(
     decoded: str = _DECODED_TEXT,
     probed: str = "",
     units: tuple[str, str] = ("", ""),
-    shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),
 ) -> Part:
     """Make the report part that draws the model's state and the algorithm's state over one episode.
 
@@ -200,8 +203,6 @@ def state(
         probed: key of the variable to decode, one of the report's probe targets; the main state
             variable of the algorithm (its ``memory``) when empty.
         units: two labels of the axis, for an exactly read and for a decoded state.
-        shown: two captions, for an exactly read and for a decoded state. "{}" is replaced by the
-            index of the drawn episode.
     """
 
     def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:
@@ -227,11 +228,10 @@ def state(
                 read.format(**context.algorithm.parameters) if context.is_compiled else _EXACT_TEXT
             )
         machine = "machine" if describe_lacking(context.model, "pattern") else "transformer"
-        series = (shown[0] if context.has_exact_state else shown[1]).format(context.drawn_episode)
         caption = (
             f"What the {machine} holds and {trajectory.noun} of the algorithm "
-            f"{trajectory.describe_difference()}. {series}: thin lines are the {machine}'s, wide pale ones "
-            "the algorithm's."
+            f"{trajectory.describe_difference()}. Episode {context.drawn_episode}: "
+            f"thin lines are the {machine}'s, wide pale ones the algorithm's."
         )
         picture = draw_trajectory(trajectory, context, WIDTH)
         return [Prose(text), Figure(picture, f"{title}, {machine} and algorithm", caption)]

@@ -32,11 +32,10 @@ _EXPERTS_PARTS: dict[str, dict[str, Any]] = {
         ),
         "probed": "log_weights_centred",
         "units": ["log-weight", "log-weight minus the mean"],
-        "shown": ["The log-weights of episode {}", "The decoded log-weights of episode {}"],
     },
     "probes": {
-        "targets": ["log_weights", "log_weights_centred", "prediction"],
-        "n_claimed": 2,
+        "targets": ["log_weights", "log_weights_centred", "accuracies", "prediction"],
+        "n_claimed": 3,
     },
     "patching": {
         "differences": [
@@ -107,10 +106,6 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
             "picture also has the true Q-table."
         ),
         "units": ["Q-value", "Q-value"],
-        "shown": [
-            "Every entry of the Q-table in episode {} (paper, figure 6)",
-            "The decoded Q-table of episode {}",
-        ],
     },
     "probes": {
         "targets": ["table", "table_visited", "td_error", "reward"],
@@ -157,10 +152,6 @@ _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
         "read": (
             "For each node, the value that is read from the latent is 1 if the node is reached."
         ),
-        "shown": [
-            "The set of reached nodes in episode {}",
-            ("The decoded set of reached nodes in episode {}"),
-        ],
     },
     "probes": {
         "targets": ["reached", "member", "prediction"],

@@ -71,3 +71,26 @@ def test_an_exact_state_is_not_called_rough() -> None:
     assert context.result("state").describe_difference() == "are equal in every bit"
     (measure,) = parts[0].summary(context.result("probes"), context)
     assert measure.yes == "lets a linear probe read the log-weights"
+
+
+def test_the_variable_that_is_decoded_best_is_claimed_first() -> None:
+    """wma-learned: each expert's accuracy as a Bayesian estimates it, before the log-weights."""
+    part = probing.part(targets=["log_weights_centred", "accuracies"], n_claimed=2)
+    context = Context(
+        interp.load("wma-learned"), "wma-learned", 48, N_ROUNDS, seed=0, parts=(part,)
+    )
+    first, second = part.summary(context.result("probes"), context)
+    assert first.yes == "lets a linear probe roughly read the experts' accuracies"
+    assert first.verdict == "yes"
+    assert second.number.estimate < first.number.estimate
+
+
+def test_a_handwired_model_claims_only_variables_of_its_own_algorithm() -> None:
+    """Weighted Majority has no estimates of accuracies, so failing to decode them is no finding."""
+    part = probing.part(targets=["log_weights", "accuracies"], n_claimed=2)
+    model = interp.load("wma-handwired", n_experts=3)
+    context = Context(model, "wma-handwired", 8, 10, seed=0, parts=(part,))
+    results = context.result("probes")
+    assert [result.target.key for result in results] == ["log_weights", "accuracies"]
+    (claimed,) = part.summary(results, context)
+    assert "log-weights" in claimed.yes
