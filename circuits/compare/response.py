@@ -418,7 +418,8 @@ def _list_cells(
         lag: number of rounds from the edit to each round, ``[edit, round]``.
 
     Yields:
-        (input in words, time in words, boolean mask ``[edit, round]`` of the cell's responses).
+        (input in words, time in words, boolean mask of the cell's responses, ``[edit, round]`` or,
+        for all rounds of an edit, ``[edit, 1]``).
     """
     n_rounds = lag.shape[1]
     for low, high in zip(_LAGS, (*_LAGS[1:], n_rounds), strict=True):
@@ -429,8 +430,7 @@ def _list_cells(
         for kind, name in enumerate(edits.kinds):
             yield name, when, is_in_band & (edits.kind == kind)[:, None]
     for t in range(n_rounds - 1):
-        is_of_round = np.broadcast_to((edits.round == t)[:, None], lag.shape)
-        yield "any input", f"changed in round {t}", is_of_round
+        yield "any input", f"changed in round {t}", (edits.round == t)[:, None]
 
 
 def _name_lags(first: int, last: int) -> str:

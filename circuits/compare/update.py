@@ -284,9 +284,8 @@ class _Steps:
         """Return the step R2 (how well the algorithm predicts state changes) of a model, over the
         known and test episodes, with its interval.
         """
-        n_known = len(subject.samples.known)
-        known = self.sum_squares(subject, slice(n_known))
-        test = self.sum_squares(subject, slice(n_known, None))
+        known = self.sum_squares(subject, is_known=True)
+        test = self.sum_squares(subject, is_known=False)
         missed, varied = np.concatenate([known, test], axis=1)
         return score_maps(missed, varied, subject.samples.participants)
 
@@ -294,11 +293,11 @@ class _Steps:
         """Return the step R2 (how well the algorithm predicts state changes) of an untrained copy
         of the model, on the test episodes.
         """
-        test = slice(len(copy.samples.known), None)
-        missed, varied = self.sum_squares(copy, test)
-        return score_maps(missed, varied, copy.samples.participants[test]).estimate
+        missed, varied = self.sum_squares(copy, is_known=False)
+        participants = copy.samples.participants[len(copy.samples.known) :]
+        return score_maps(missed, varied, participants).estimate
 
-    def sum_squares(self, subject: Participant, rows: slice) -> Array:
+    def sum_squares(self, subject: Participant, is_known: bool) -> Array:
         """Return two sums of squares per episode, ``[2, episode]``: the errors of the algorithm's
         steps, and the sizes of the decoded steps.
 
@@ -306,14 +305,16 @@ class _Steps:
 
         Args:
             subject: the model.
-            rows: slice of the pool of episodes: all known episodes, or all test episodes. Each
-                episode is decoded by a fit on other folds.
+            is_known: True for the known episodes, False for the test episodes. Each is decoded by a
+                fit on other episodes.
         """
+        # The writer's episodes are the known ones, then the test ones.
+        n_known = len(subject.samples.known)
+        rows = slice(n_known) if is_known else slice(n_known, None)
+        episodes = subject.samples.known if is_known else subject.samples.test
         writer = fit_crossfitted_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
-        is_known = rows.start is None  # the pool begins with the known episodes
-        episodes = subject.samples.known if is_known else subject.samples.test
-        decoder = writer.decoder.select_episodes(rows)  # of the same folds as in the pool
+        decoder = writer.decoder.select_episodes(rows)
         changes = None
         if self.changes is not None:
             changes = {key: change[rows] for key, change in self.changes.items()}
@@ -958,7 +959,7 @@ def _judge_update(compared: Compared) -> Measure:
     steps = part.of(expected)  # the scores of this algorithm
     if not steps:
         return Measure(key="update", claim="", lacking=f"{expected} carries no state")
-    fitted = part.fitted[0] if part.fitted else None
+    fitted = part.fitted[0] if part.fitted else None  # the best update rule
     evidence = Evidence(steps=steps, response=parts["response"], fitted=fitted)
     if reference is not None:
         similarity = parts["behaviour"].measure.number

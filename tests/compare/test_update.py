@@ -95,7 +95,7 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         assert len(missed) == SMALL.known + SMALL.test
         assert measured.r2 == score_maps(missed, varied)
         for control, score in zip(subjects[1:], measured.untrained, strict=True):
-            missed_by_control, totals = steps.sum_squares(control, slice(SMALL.known, None))
+            missed_by_control, totals = steps.sum_squares(control, is_known=False)
             assert len(missed_by_control) == SMALL.test
             share_missed = missed_by_control.sum() / totals.sum()
             assert score == pytest.approx(1 - share_missed, abs=1e-12)
@@ -107,8 +107,9 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
 
 def _pooled_steps(steps, subject):
     """What is missed of the steps of the pool, and how much they vary, ``[2, episode]``."""
-    rows = slice(SMALL.known), slice(SMALL.known, None)
-    return np.concatenate([steps.sum_squares(subject, part) for part in rows], axis=1)
+    return np.concatenate(
+        [steps.sum_squares(subject, is_known=is_known) for is_known in (True, False)], axis=1
+    )
 
 
 @pytest.mark.parametrize("moved", [False, True])
