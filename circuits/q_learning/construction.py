@@ -264,7 +264,8 @@ def _group_labels(
         is_one_hot: True if the position codes are one-hot.
     """
     n_actions = len(wiring.actions)
-    # Only one-hot codes have no axis for what lies outside the round.
+    # The positions that heads look back to, one or two before another. Sinusoidal codes can also be
+    # shifted beyond the round, so that then the codes of all positions are read.
     one_back = two_back = positions
     if is_one_hot:
         one_back, two_back = positions[:-1], positions[:-2]

@@ -142,8 +142,6 @@ def _probe_site(
 ) -> dict[str, tuple[Affine, float]]:
     """Fit a linear probe of every variable at one site.
 
-    Activations of several positions or heads at the site are concatenated.
-
     Args:
         material: the subject's runs.
         site: the site as text.
@@ -157,21 +155,7 @@ def _probe_site(
         """Fit one map to the values of all variables side by side, and split it by variable, which
         gives the same as one fit for each.
         """
-        model, run = material.subject.model, material.run(1, material.effort.fits)
-        place = Site.parse(site, model)
-
-        def replay_site() -> Tensor:
-            """Run the rounds once more to get the activations of the hook."""
-            _, _, cache = replay(model, run, names_filter=[place.hook])
-            return cache[place.hook].double()
-
-        # [episode, round, ...], behind which the hook has its own axes; x is [episode, round, dimension].
-        activation = material.compute_once(("activation", place.hook), replay_site)
-        if place.kind.axes == "pos" and place.position is not None:
-            x = activation[:, :, run.layout.position(place.position)]
-        else:
-            rows = activation.flatten(0, 1)[place.index(run.layout)]
-            x = rows.reshape(run.n_episodes, run.n_rounds, -1)
+        x = _get_activations(material, site)
         names = dict.fromkeys(variable for variable, _ in material.items("where"))
         names |= dict.fromkeys(material.items("exists"))
         values = [torch.from_numpy(values_of(material, name)) for name in names]
@@ -190,6 +174,27 @@ def _probe_site(
         return probes
 
     return material.compute_once(("probes", site, within_round), make)
+
+
+def _get_activations(material: Material, site: str) -> Float[Tensor, "episode round dimension"]:
+    """Return the activations at a site on the episodes for fitting probes.
+
+    Those of several positions or heads are concatenated.
+    """
+    model, run = material.subject.model, material.run(1, material.effort.fits)
+    place = Site.parse(site, model)
+
+    def replay_site() -> Tensor:
+        """Run the rounds once more to get the activations of the hook."""
+        _, _, cache = replay(model, run, names_filter=[place.hook])
+        return cache[place.hook].double()
+
+    # [episode, round, ...], behind which the hook has its own axes.
+    activation = material.compute_once(("activation", place.hook), replay_site)
+    if place.kind.axes == "pos" and place.position is not None:
+        return activation[:, :, run.layout.position(place.position)]
+    rows = activation.flatten(0, 1)[place.index(run.layout)]
+    return rows.reshape(run.n_episodes, run.n_rounds, -1)
 
 
 def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
