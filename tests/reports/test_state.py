@@ -80,7 +80,7 @@ def test_the_variable_that_is_decoded_best_is_claimed_first() -> None:
         interp.load("wma-learned"), "wma-learned", 48, N_ROUNDS, seed=0, parts=(part,)
     )
     first, second = part.summary(context.result("probes"), context)
-    assert first.yes == "lets a linear probe roughly read the experts' accuracies"
+    assert first.yes == "lets a linear probe roughly read the experts' estimated accuracies"
     assert first.verdict == "yes"
     assert second.number.estimate < first.number.estimate
 
