@@ -41,7 +41,8 @@ it.
 """
 _SHORTEST_SESSION = 4
 """Smallest mean number of trials per session if labels recur; labels that alternate faster are
-conditions.
+conditions. Where order numbers recur, no session may be shorter; it would be a row that is in the
+table twice.
 """
 _MISSED_WORDS = frozenset(
     [
@@ -629,7 +630,7 @@ class TrialTable:
         If no order number repeats, rows are sorted by these numbers, and a session ends where the
         session label changes. If order numbers restart in each session, all rows with one label
         form a session. If numbers repeat even within a label, consecutive rows with the same label
-        form a session.
+        form a session, unless there are fewer than four.
 
         Args:
             rows: the rows, with columns "session" (label) and "order" (number).
@@ -637,7 +638,10 @@ class TrialTable:
         if rows["order"].is_unique:
             return _split_runs(rows.sort_values("order", kind="stable"))
         by_label = [part for _, part in rows.groupby("session", sort=False)]
-        for parts in (by_label, _split_runs(rows)):
+        by_run = _split_runs(rows)
+        if min(map(len, by_run)) < _SHORTEST_SESSION:
+            by_run = by_label
+        for parts in (by_label, by_run):
             if all(part["order"].is_unique for part in parts):
                 return [part.sort_values("order", kind="stable") for part in parts]
         self._refuse_repeats(rows)  # always raises here

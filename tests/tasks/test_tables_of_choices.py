@@ -541,6 +541,13 @@ def test_a_trial_that_is_in_the_table_twice_is_refused(written):
     refuses(message, written, twice[["subject", "trial", "arm", "reward"]])
 
 
+def test_a_trial_that_is_twice_in_a_table_with_sessions_is_no_session_of_its_own(written):
+    """The second row of the trial stands after rows of other sessions, and has its block's label."""
+    table = in_sessions(SESSIONS, "block", "trial")
+    twice = pd.concat([table, table.iloc[3:4]])
+    refuses("'trial' comes a second time in a session.*delete one of its rows", written, twice)
+
+
 def test_a_row_that_is_in_a_table_without_order_twice_is_named(written):
     """The response times tell the other rows apart; without them equal rows are no surprise."""
     timed = PLAIN[["subject", "arm", "reward"]].assign(rt=np.arange(len(PLAIN)) / 1000)
