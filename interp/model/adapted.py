@@ -241,10 +241,10 @@ class AdaptedMachine(HookedMachine):
         """
         assert self.make_start is not None
         if self.start_seed is None:
-            with self._set_mode(self.dtype):
+            with self.open_mode(self.dtype):
                 return self._call("initial=", self.make_start, self.module)
         generator = torch.Generator().manual_seed(self.start_seed)
-        with self._set_mode(torch.float32):
+        with self.open_mode(torch.float32):
             return self._call("initial=", self.make_start, self.module, generator)
 
     def started(self, seed: int) -> Self:
@@ -300,7 +300,7 @@ class AdaptedMachine(HookedMachine):
         # Names of the carried numbers of filled rows, one for each channel that grows.
         for name in self.channel_of_length:
             state[name] = state[name].squeeze(-1).round().long()  # carried as a real number
-        with self._set_mode(carried.dtype), self._open_points(len(carried)):
+        with self.open_mode(carried.dtype), self._open_points(len(carried)):
             result = self._call("a round", self.one_step, self.module, dict(state), fed)
         scores, new_state = self._split_result(result)
         for name, channel in self.channel_of_length.items():
@@ -354,7 +354,7 @@ class AdaptedMachine(HookedMachine):
         batch_and_round = fed.tokens.shape[:2]
         rows = fed.map_tensors(lambda part: part.flatten(0, 1))  # [batch * round, ...]
         first_state = unpack(self.channels, carried)
-        with self._set_mode(carried.dtype):
+        with self.open_mode(carried.dtype):
             result = self._call("a round", self.all_rounds, self.module, first_state, rows)
         scores, new_states = self._split_result(result)
         predictions = self._predict(scores, rows, checks_probabilities=True)
@@ -451,7 +451,7 @@ class AdaptedMachine(HookedMachine):
             return function(*args)
 
     @contextmanager
-    def _set_mode(self, dtype: torch.dtype) -> Iterator[None]:
+    def open_mode(self, dtype: torch.dtype) -> Iterator[None]:
         """Open a context in which the module is in evaluation mode, unless the model is being
         trained, and ``dtype`` is PyTorch's default dtype.
         """

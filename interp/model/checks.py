@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
@@ -344,7 +345,10 @@ def _check_reference(case: _Case) -> Iterator[str]:
     """Yield a sentence if predictions differ from those of the user's function ``reference=``."""
     if case.reference is None:
         return
-    scores = case.reference(case.rounds)
+    # In evaluation mode, as rounds run; the user's module may still be in training mode.
+    open_mode = getattr(case.machine, "open_mode", nullcontext)
+    with open_mode(case.machine.dtype):
+        scores = case.reference(case.rounds)
     predicted = case.layout.distribution(case.run.predictions)
     if not isinstance(scores, Tensor) or scores.shape != predicted.shape:
         yield (

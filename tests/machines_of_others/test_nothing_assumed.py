@@ -437,6 +437,27 @@ def test_a_machine_is_held_against_the_models_own_forward_pass():
     )
 
 
+def test_a_reference_runs_in_evaluation_mode_as_rounds_do():
+    """A module in training mode with dropout is not random there; afterwards it is in training mode again."""
+    module = nn.ModuleDict({"drop": nn.Dropout(0.5), "read": nn.Linear(16, 2)}).train()
+
+    def read_ones(m, fed):
+        return m["read"](m["drop"](torch.ones(len(fed.tokens), 16)))
+
+    def constant(m, carried, fed):
+        return read_ones(m, fed), carried
+
+    machine = unchecked(module, constant)
+
+    def own(fed):
+        n_rounds = fed.tokens.shape[1]
+        return read_ones(module, fed).unsqueeze(1).expand(-1, n_rounds, -1)
+
+    only = ["predictions_are_those_of_the_reference"]
+    assert interp.check_machine(machine, reference=own, only=only) == "1 check passed"
+    assert module["drop"].training
+
+
 # What a digest holds.
 
 
