@@ -955,7 +955,7 @@ class Task:
             return compute_once("explains", model, make=partial(hypothesis, model))
         records = self.algorithms.records()
         require(
-            len(records) > 0,
+            records,
             f"task {self.key!r} registers no algorithm; give its record algorithms=...",
         )
         return compute_once("explains", model, make=records[0].make)
@@ -1101,7 +1101,7 @@ class Task:
         else:
             records = self.algorithm_records()
             require(
-                len(records) > 0,
+                records,
                 f"task {self.key!r} registers no algorithm; give its record algorithms=...",
             )
             for key, record in records.items():

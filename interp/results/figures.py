@@ -365,7 +365,7 @@ def heatmaps(
         width: width of the figure in inches.
     """
     frames = list(grids.values())
-    require(len(frames) > 0, "give at least one grid")
+    require(frames, "give at least one grid")
     columns = [str(name) for name in frames[0].columns]
     require(columns, "there is nothing to draw: the grids have no columns")
     has_same_columns = all([str(name) for name in frame.columns] == columns for frame in frames)

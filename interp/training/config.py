@@ -270,7 +270,7 @@ class TrainingConfig:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
             self._check_machine()
         object.__setattr__(self, "sizes", self._list_sizes())
-        require(len(self.stages) > 0, "stages must hold at least one stage")
+        require(self.stages, "stages must hold at least one stage")
         # Dictionaries become Stage once; `curriculum` returns the same stages from here on.
         object.__setattr__(self, "stages", self.curriculum)
         if self.anneal_latents:

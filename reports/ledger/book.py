@@ -204,7 +204,7 @@ def _list_parts(
         if (claim.task, claim.of) == (interp.tasks.of(model).key, kind):
             parts[f"{claim.key}.{model.name} {digests[model.name][:8]}"] = claim, model
     tested = ", ".join(digests)
-    require(len(parts) > 0, f"none of these claims is about {tested or 'no model'}")
+    require(parts, f"none of these claims is about {tested or 'no model'}")
     return parts
 
 

@@ -162,7 +162,7 @@ def bayes(
     refuse_missing("the Bayes predictor", episodes)
     priors = prior if isinstance(prior, list) else [prior]
     regimes = [_find_regime(episodes, choice) for choice in priors]
-    require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
+    require(regimes, "a prior that is a list of regimes needs at least one")
     is_one_regime = len(regimes) == 1
     for regime in regimes:
         require(

@@ -512,7 +512,7 @@ def list_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
         episodes: one batch, or an iterable of batches, which may have different sizes.
     """
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
-    require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
+    require(batches, "no episodes were given; pass one batch of MDPEpisodes or several")
     for batch in batches:
         fit("episodes", batch, MDPEpisodes)
     return batches
