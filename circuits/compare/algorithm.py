@@ -570,8 +570,9 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
         "steps that differ by element": step * element_number,
     }
     for key, values in inputs.items():
+        # One number per round is broadcast to all elements. With an input of another shape there is
+        # no product; zeros keep its place, since all state variables have the same changes.
         shaped = values.reshape(*values.shape[:2], *per_round) if values.ndim == 2 else values
-        # Of an input of another shape only the name is kept: all variables have the same changes.
         fits = shaped.shape[2:] in (step.shape[2:], tuple(per_round))
         directions[f"steps that depend on {key}"] = step * shaped if fits else np.zeros_like(step)
     return directions | {

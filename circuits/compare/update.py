@@ -636,11 +636,12 @@ def _make_fitted_update(
         errors_of_algorithm: the algorithm's errors, relative to which the rule's are reported.
         seed: seed of the bootstrap.
     """
-    # [episode]; each in units of its own algorithm's variation, as in R2.
-    missed = errors.missed.sum(1) / errors.varied.sum()
-    missed_by_algorithm = errors_of_algorithm.missed.sum(1) / errors_of_algorithm.varied.sum()
+    # The rule may decode another state than the algorithm, so that each error is a share, as in R2.
     relative_error = ratio_interval(
-        missed, missed_by_algorithm, seed=seed, participants=errors_of_algorithm.participants
+        _compute_shares_missed(errors),
+        _compute_shares_missed(errors_of_algorithm),
+        seed=seed,
+        participants=errors_of_algorithm.participants,
     )
     return FittedUpdate(
         key=family.key,
@@ -650,6 +651,13 @@ def _make_fitted_update(
         r2=errors.r2(seed),
         left=relative_error,
     )
+
+
+def _compute_shares_missed(errors: StepResult) -> Array:
+    """Return the share of the variation of all steps that the errors of each episode are,
+    ``[episode]``. The shares sum to 1 - R2.
+    """
+    return errors.missed.sum(1) / errors.varied.sum()
 
 
 def _make_member(family: Family, parameters: Mapping[str, float]) -> Algorithm:

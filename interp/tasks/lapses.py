@@ -216,11 +216,12 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
         The slots of the window are the last ``n_slots`` rounds, of which the oldest may count in
         part.
         """
-        learned: _Array = np.zeros((), np.int64)  # the state before the first round
+        # The state before the first round; a zero without axes, which is broadcast to the inputs'.
+        learned: _Array = np.zeros((), np.int64)
         for slot in range(n_slots):  # the oldest round first
             recent = {k: v[f"recent_{k}"][..., slot] for k in input_keys}
             inputs = _snap_to_classes(algorithm, v, recent)
-            # In the first rounds, the older slots have no round yet.
+            # In the first rounds, the older slots have no round yet: nothing is learned from them.
             fraction: _Array = v[_CLOCK] >= n_slots - slot
             if slot == 0 and n_slots != rounds:
                 fraction = fraction * share_of_oldest
@@ -457,10 +458,11 @@ def _make_lapsing(
         updates: key of a state variable -> (keys of the variables that its new update reads, the
             new update).
     """
-    written = algorithm.written  # key of the variable that a round writes into a latent
+    # A round may write another variable than a next state into a latent, such as Q-learning's
+    # next_column. Its equation is part of the original update, so that the next state is written.
+    written = algorithm.written
     keys = [variable.key for variable in algorithm.variables]
     if written in keys and written.removeprefix(NEXT) not in updates:
-        # It is part of the original update, such as Q-learning's next_column, and lacks the lapse.
         written = NEXT + algorithm.memory
     return algorithm.make_variant(
         key,

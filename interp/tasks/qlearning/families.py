@@ -259,7 +259,8 @@ def _make_learner(
     states = [variable.key for variable in variables if variable.role == "state"]
     updates = {"visits": lambda v: v["visits"] + mark_pair(v), **memories, "table": update_table}
     for state, update in updates.items():
-        parents = tuple(variable.key for variable in variables)  # all that are computed before
+        # An update may read all inputs, all states, and the next values that are computed before.
+        parents = tuple(variable.key for variable in variables)
         next_value = _make_pair_variable(NEXT + state, parents=parents, equation=update)
         variables.append(next_value)
     # What a model's update writes into a latent: the column of the action that was taken.
