@@ -63,6 +63,8 @@ class Memory:
         state: key of a decoded variable -> its decoded values, ``[episode, 1, ...]``; the second
             axis is this one round.
         not_read: keys of the algorithm's variables that could not be decoded from the state.
+        constant: keys of the algorithm's variables that have the same value in all episodes of
+            ``known`` in this round, such as the number of past rounds. They need no decoding.
         known: the episodes on which the decoder was fitted (others than the decoded ones).
         known_state: key of a decoded variable -> its values in the episodes of ``known`` in this
             round, computed by the algorithm, ``[episode, 1, ...]``.
@@ -71,6 +73,7 @@ class Memory:
     round: int
     state: _State
     not_read: tuple[str, ...]
+    constant: tuple[str, ...]
     known: Episodes
     known_state: Values
 
@@ -92,7 +95,8 @@ class HandOver(Tabulated):
         read: keys of the algorithm's variables that were decoded and transferred.
         not_read: keys of the algorithm's variables that could not be decoded. A receiving model
             gets a typical value of these for this round, and a receiving algorithm keeps their
-            initial values.
+            initial values. Variables with the same value in every episode, such as the number of
+            past rounds, are in neither tuple: the receiver gets this value.
         handed_over: predictions with the other model's memory of the same episode.
         saw_everything: predictions of a receiver that played the whole episode itself.
         starts_anew: predictions with the receiver's initial memory.
@@ -154,13 +158,11 @@ def hand_over(
     memory = read_memory(run, round, algorithm, n_known=n_known)
     # The control: every episode gets the memory of the episode before it.
     shifted_state = {key: np.roll(numbers, 1, axis=0) for key, numbers in memory.state.items()}
-    shifted_memory = replace(memory, state=shifted_state)
+    memories = [memory, replace(memory, state=shifted_state)]
     if isinstance(to, Algorithm):
-        states = [memory.state, shifted_state]
-        predictions = _play_algorithm(to, run.episodes, memory.round, states)
+        predictions = _play_algorithm(to, run.episodes, memories)
     else:
-        predictions = _play_machine(to, run.episodes, [memory, shifted_memory])
-    handed_over, another_episode, saw_everything, starts_anew = predictions
+        predictions = _play_machine(to, run.episodes, memories)
     settings = provenance(
         run.model,
         to=to.name,
@@ -169,16 +171,7 @@ def hand_over(
         known_seed=_FITTING_SEED,
         n_known=n_known,
     )
-    return _summarize(
-        run,
-        memory,
-        receiver=to.name,
-        settings=settings,
-        handed_over=handed_over,
-        another_episode=another_episode,
-        saw_everything=saw_everything,
-        starts_anew=starts_anew,
-    )
+    return _summarize(run, memory, predictions, receiver=to.name, settings=settings)
 
 
 @checked
@@ -199,15 +192,16 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
     base = run_of(run.model, run, "reading a memory")
-    task = catalog.get(run.layout.task)
+    task = catalog.of(run.model)
     sizes = task.sizes_of(run.episodes)
     known = task.sample_for(run.model, n_known, round + 1, seed=_FITTING_SEED, sizes=sizes)
     values = via.run(known)  # key -> [episode, round, ...]
-    reader, not_read = _fit_reader(run.model, known, via, values, round)
+    reader, not_read, constant = _fit_reader(run.model, known, via, values, round)
     return Memory(
         round=round,
         state=reader.read(base.latents[:, [round]]),
         not_read=not_read,
+        constant=constant,
         known=known,
         known_state={key: values[key][:, [round]] for key in reader.shapes},
     )
@@ -309,19 +303,19 @@ def state_difference(
     frames = []
     for key in shared:
         labels = algorithm.variable(key).labels(values[key])
-        # [episode, element]
-        in_first, in_second = [state[key].reshape(n_episodes, -1) for state in states]
-        for i, label in enumerate(labels):
+        # [element, episode]
+        in_first, in_second = [state[key].reshape(n_episodes, -1).T for state in states]
+        for label, of_first, of_second in zip(labels, in_first, in_second, strict=True):
             columns = {
                 "episode": range(n_episodes),
                 "variable": key,
                 "element": label,
-                "first": in_first[:, i],
-                "second": in_second[:, i],
+                "first": of_first,
+                "second": of_second,
+                "difference": of_second - of_first,
             }
             frames.append(pd.DataFrame(columns))
     table = pd.concat(frames)
-    table["difference"] = table["second"] - table["first"]
     return table.sort_values("difference", key=np.abs, ascending=False, ignore_index=True)
 
 
@@ -339,7 +333,7 @@ def _find_round(round: int, n_rounds: int) -> int:
 
 def _fit_reader(
     machine: Machine, known: Episodes, algorithm: Algorithm, values: Values, round: int
-) -> tuple[Writer, tuple[str, ...]]:
+) -> tuple[Writer, tuple[str, ...], tuple[str, ...]]:
     """Fit a decoder of the variables that an algorithm carries from round to round, as far as an
     affine map can decode them from a model's carried state.
 
@@ -353,17 +347,18 @@ def _fit_reader(
         round: index of the round that reads the state.
 
     Returns:
-        The decoder, and the keys of the variables that cannot be decoded.
+        The decoder; the keys of the variables that cannot be decoded; and those of the skipped
+        ones.
     """
     run = rollout(machine, known)
     ridge = 0.0 if machine.is_handwired else RIDGE  # handwired states are exact
-    read, not_read = [], []
+    read, not_read, constant = [], [], []
     for key in algorithm.state:
         target = flatten_elements(values[key][:, [round]])  # [episode, 1, element]
         squared_error, variation = score_second_half(run.latents[:, [round]], target, ridge)
         if variation == 0:
-            continue
-        if squared_error <= (1 - _MIN_R2) * variation:
+            constant.append(key)
+        elif squared_error <= (1 - _MIN_R2) * variation:
             read.append(key)
         else:
             not_read.append(key)
@@ -374,7 +369,8 @@ def _fit_reader(
             f"from {machine.name!r} before round {round}; raise n_known=, give another "
             "algorithm as via=, or hand over in a later round"
         )
-    return Writer.fit(machine, run, values, read, round=round, ridge=ridge), tuple(not_read)
+    reader = Writer.fit(machine, run, values, read, round=round, ridge=ridge)
+    return reader, tuple(not_read), tuple(constant)
 
 
 def _play_machine(
@@ -410,7 +406,7 @@ def _play_machine(
 
 
 def _play_algorithm(
-    receiver: Algorithm, episodes: Episodes, round: int, states: list[_State]
+    receiver: Algorithm, episodes: Episodes, memories: list[Memory]
 ) -> list[_Distributions]:
     """Return an algorithm's predictions from one round on, for several states that it carries into
     this round.
@@ -418,23 +414,26 @@ def _play_algorithm(
     Args:
         receiver: the algorithm.
         episodes: the episodes.
-        round: index of the first round to play.
-        states: values of its carried variables by key, ``[episode, 1, ...]``.
+        memories: memories to start from, all of the same round.
 
     Returns:
-        Predictions ``[episode, round, outcome]``: one array for each state, one with the state that
-        it carries after the earlier rounds, and one with its initial state.
+        Predictions ``[episode, round, outcome]``: one array for each memory, one with the state
+        that it carries after the earlier rounds, and one with its initial state.
     """
-    for key in states[0]:
+    first = memories[0]
+    for key in first.state:
         require_known(f"variable that {receiver.name} carries", key, receiver.state)
+    round = first.round
     before, inputs = receiver.select_step_arguments(receiver.run(episodes), slice(round, None))
     initial = receiver.start(episodes)
     # Index 0: the state before the first round that is played, [episode, ...]
     after_earlier_rounds = {key: numbers[:, 0] for key, numbers in before.items()}
+    common = {key: after_earlier_rounds[key] for key in first.constant if key in initial}
     starts = []
-    for state in states:
-        handed_over = {key: numbers[:, 0] for key, numbers in state.items()}
-        starts.append({**initial, **handed_over})  # variables that were not decoded start anew
+    for memory in memories:
+        handed_over = {key: numbers[:, 0] for key, numbers in memory.state.items()}
+        # Variables that were not decoded start anew.
+        starts.append({**initial, **common, **handed_over})
     starts += [after_earlier_rounds, initial]
     n_later = episodes.n_rounds - round
     predictions = []
@@ -455,12 +454,9 @@ def _join_variables(state: Values) -> Tensor:
 def _summarize(
     run: Rollout,
     memory: Memory,
+    predictions: list[_Distributions],
     receiver: str,
     settings: dict[str, Any],
-    handed_over: _Distributions,
-    another_episode: _Distributions,
-    saw_everything: _Distributions,
-    starts_anew: _Distributions,
 ) -> HandOver:
     """Compare what a receiver predicts with each memory to what it predicts after the whole
     episode, and return the result.
@@ -468,11 +464,12 @@ def _summarize(
     Args:
         run: the rollout of the first model.
         memory: the memory that was transferred.
+        predictions: the receiver's predictions, with the memory of the same episode, with that of
+            another episode, after the whole episode, and with its initial memory.
         receiver: name of the receiver.
         settings: settings of the analysis.
-        handed_over, another_episode, saw_everything, starts_anew: the receiver's predictions, as
-            :class:`HandOver` describes them.
     """
+    handed_over, another_episode, saw_everything, starts_anew = predictions
     participants = participants_of(run.episodes)
     round, not_read = memory.round, memory.not_read
     predictions_by_memory = {
@@ -482,9 +479,9 @@ def _summarize(
     }
     distances = {}
     rows = []
-    for name, predictions in predictions_by_memory.items():
+    for name, predicted in predictions_by_memory.items():
         # Total variation distance, from 0 to 1, [episode, round]
-        distance = np.abs(predictions - saw_everything).sum(-1) / 2
+        distance = np.abs(predicted - saw_everything).sum(-1) / 2
         distances[name] = distance
         mean = mean_interval(distance.mean(1), participants=participants)
         row = {"memory": name, "distance": mean.estimate, "low": mean.low, "high": mean.high}

@@ -73,6 +73,14 @@ def test_an_algorithm_plays_on_from_the_decoded_counts(run, episodes):
         assert_allclose(result.handed_over[:, t - ROUND, 1], expected, atol=1e-6)
 
 
+def test_a_number_that_is_the_same_in_every_episode_is_handed_over_too():
+    """The Bayes predictor needs how many rounds passed, besides the counts: without it, it predicts NaN."""
+    episodes = experts.sample(16, 12, 4, seed=1)
+    result = hand_over(interp.rollout(interp.load("wma-gru"), episodes), ROUND, to=bayes())
+    assert_allclose(result.handed_over, result.saw_everything, atol=0.05)
+    assert result.share.low > 0.9
+
+
 def test_another_memory_is_that_of_the_episode_before(run, result, episodes):
     """In the round of the hand-over it votes by the hits of the neighbouring episode."""
     gain = experts.TASK.explains(run.model).parameters["gain"]
