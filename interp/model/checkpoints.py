@@ -358,7 +358,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     with convert_read_errors(folder):  # exists() may raise, as where the folder may not be searched
         require(
             path.exists(),
-            f"{str(folder)!r} lacks config.json, so it holds no model; traces are for `interp llm`",
+            f"{str(folder)!r} lacks config.json, so it holds no model; the model of a training run is in its "
+            "subfolder 'model', and traces are for `interp llm`",
         )
     description = read_json(path, "config")
     version = description.get("format_version")

@@ -79,6 +79,7 @@ def test_another_function_of_the_same_weights_is_refused_though_it_is_signed(cha
 
 def test_a_missing_folder_is_named(tmp_path):
     refuses(r"no checkpoint folder at .*nowhere", load_checkpoint, tmp_path / "nowhere")
+    refuses("model of a training run is in its subfolder 'model'", load_checkpoint, tmp_path)
 
 
 @pytest.mark.parametrize(
