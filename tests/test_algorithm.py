@@ -20,6 +20,11 @@ seeds = st.integers(0, 10_000)
 few = settings(max_examples=8)
 
 
+def test_an_algorithm_is_printed_in_a_line_with_its_parameters():
+    algorithm = tasks.get("experts").algorithm("weighted_majority", gain=0.5)
+    assert repr(algorithm) == "Weighted Majority (gain 0.5), an algorithm of experts"
+
+
 def advice(seed, n_rounds=6, n_experts=3):
     return experts.sample(3, n_rounds, n_experts, regime="uniform", seed=seed)
 

@@ -387,7 +387,7 @@ def run(
         The scores of every method on every subject of the share; and which method gave no valid
         answer on which subject.
     """
-    require(len(seeds) > 0, "seeds is empty; give at least one")
+    require(seeds, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))
     for seed in seeds:
         integer("seeds", seed, 0)

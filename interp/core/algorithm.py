@@ -294,6 +294,9 @@ class Algorithm:
             if name:
                 self.variable(name)  # refuses a key that no variable has
 
+    def __repr__(self) -> str:
+        return f"{with_parameters(self)}, an algorithm of {self.task}"
+
     # The table of variables.
 
     @cached_property

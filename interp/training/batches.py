@@ -168,7 +168,7 @@ class EpisodeSource:
                 batch for batch in allowed_batches if low <= getattr(batch, size) <= high
             ]
         require(
-            len(allowed_batches) > 0,
+            allowed_batches,
             f"no batch of the data set has {' and '.join(conditions)}; raise dataset_episodes, or the stage's bounds",
         )
         episodes = allowed_batches[rng.integers(len(allowed_batches))]

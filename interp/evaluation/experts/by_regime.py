@@ -297,7 +297,7 @@ def over_lengths(
     cut_windows = [(start, min(stop, n_rounds)) for start, stop in windows]
     kept_windows = [(start, stop) for start, stop in cut_windows if start < stop]
     require(
-        len(kept_windows) > 0,
+        kept_windows,
         f"no window of rounds lies in episodes of {n_rounds} rounds; give windows (start, stop)",
     )
     episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=regime, seed=seed)
