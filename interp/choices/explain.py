@@ -329,7 +329,10 @@ class ChoiceExplanation(Result):
             return f"No memory shows in these choices: no family predicts them significantly better than {floor}."
         if self.verdict == "named":
             return f"These choices are predicted best by {closest}; every other family predicts them worse."
-        return f"{len(names)} families predict these choices equally well: {join_words(names)}. The best is {closest}."
+        return (
+            f"The losses of {len(names)} families do not differ significantly on these choices: "
+            f"{join_words(names)}. The best is {closest}."
+        )
 
     def _draw(self, figures: Any) -> Any:
         """Draw how much each family's cross-validated loss exceeds the lowest one; families without
