@@ -388,6 +388,7 @@ def run(
         answer on which subject.
     """
     require(seeds, "seeds is empty; give at least one")
+    require(out is not None or not shard, "a share is kept in a folder: give out=")
     refuse_endless("seeds", len(seeds))
     for seed in seeds:
         integer("seeds", seed, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -34,12 +33,15 @@ _MLP_HOOKS = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 """Hook points of MLPs. Without MLPs they fire if used, as for MLPs that write zeros."""
 
 
-_DOC_OF_HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
+def _stack_blocks(name: str) -> property:
+    """Make a property that stacks the weight ``name``, such as "attn.W_Q", of all blocks:
+    ``[layer, ...]``, and ``[layer, head, ...]`` for the weights of heads.
+    """
 
+    def stack(lens: LensSurface) -> Tensor:
+        return torch.stack([block.get_parameter(name) for block in lens.blocks])
 
-def _stack_heads(lens: LensSurface, name: str) -> Tensor:
-    """Stack the attention weight ``name``, such as "W_Q", of all blocks: ``[layer, head, ...]``."""
-    return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
+    return property(stack, doc=f"``{name}`` of all blocks, stacked: the first axis is the layer.")
 
 
 def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
@@ -160,12 +162,10 @@ class LensSurface(HookedMachine):
             f"layer must be in [0, {n_layers}], or in [0, {n_layers - 1}] for the input of its MLP, "
             f"got {layer}",
         )
-        total = torch.zeros_like(self.blocks[0].attn.b_O)
-        for block in self.blocks[:layer]:
-            total = total + block.attn.b_O
-            if include_mlp_biases and block.mlp is not None:
-                total = total + block.mlp.b_out
-        return total + self.blocks[layer].attn.b_O if mlp_input else total
+        total = self.b_O[: layer + mlp_input].sum(0)
+        if include_mlp_biases and not self.runtime.attn_only:
+            total = total + self.b_out[:layer].sum(0)
+        return total
 
     def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
         """Return ``tokens`` unchanged, since the layout encodes rounds and there is no
@@ -226,12 +226,14 @@ class LensSurface(HookedMachine):
         )
         return indices.long()
 
-    # Attention weights ``[layer, head, d_model, d_head]`` (W_O: ``[layer, head, d_head, d_model]``),
-    # embedding tables, unembedding.
-    W_Q = property(partial(_stack_heads, name="W_Q"), doc=_DOC_OF_HEADS)
-    W_K = property(partial(_stack_heads, name="W_K"), doc=_DOC_OF_HEADS)
-    W_V = property(partial(_stack_heads, name="W_V"), doc=_DOC_OF_HEADS)
-    W_O = property(partial(_stack_heads, name="W_O"), doc=_DOC_OF_HEADS)
+    # Attention weights ``[layer, head, d_model, d_head]`` (W_O: ``[layer, head, d_head, d_model]``) and
+    # biases, those of MLPs, embedding tables, unembedding.
+    W_Q, b_Q = _stack_blocks("attn.W_Q"), _stack_blocks("attn.b_Q")  # noqa: N815
+    W_K, b_K = _stack_blocks("attn.W_K"), _stack_blocks("attn.b_K")  # noqa: N815
+    W_V, b_V = _stack_blocks("attn.W_V"), _stack_blocks("attn.b_V")  # noqa: N815
+    W_O, b_O = _stack_blocks("attn.W_O"), _stack_blocks("attn.b_O")  # noqa: N815
+    W_in, b_in = _stack_blocks("mlp.W_in"), _stack_blocks("mlp.b_in")
+    W_out, b_out = _stack_blocks("mlp.W_out"), _stack_blocks("mlp.b_out")
     W_E = property(attrgetter("embed.table"))
     W_pos = property(attrgetter("pos_embed.table"))
     W_U = property(attrgetter("unembed.weight"))

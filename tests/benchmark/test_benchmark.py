@@ -220,6 +220,7 @@ def test_a_basis_is_scored_by_what_it_spans(material):
 def test_bad_runs_are_refused():
     refuses("did you mean 'wma-handwired R, plain'", benchmark.run, ["wma-handwired R, plane"])
     refuses("seeds must be an integer >= 0, got -1", benchmark.run, seeds=[-1])
+    refuses("a share is kept in a folder: give out=", benchmark.run, shard="1/2")
 
 
 @pytest.mark.parametrize(

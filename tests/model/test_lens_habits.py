@@ -139,3 +139,27 @@ def test_to_str_tokens_names_a_round(model, run):
     assert model.to_str_tokens(run.tokens[0]) == names_of_rounds
     assert model.to_str_tokens([0, 1]) == list(model.outcomes)
     refuses("ids from 0 to", model.to_str_tokens, tokens + 1000)
+
+
+@pytest.mark.parametrize("name", ["attn.W_Q", "attn.b_K", "attn.b_O", "mlp.W_in", "mlp.b_out"])
+def test_the_weights_of_all_blocks_are_stacked(name, model):
+    stacked = getattr(model, name.split(".")[1])
+    assert len(stacked) == len(model.blocks)
+    assert torch.equal(stacked[2], model.blocks[2].get_parameter(name))
+
+
+def test_a_model_without_mlps_has_no_weights_of_mlps():
+    handwired = interp.load("wma-handwired")
+    assert not hasattr(handwired, "W_in")
+    assert handwired.accumulated_bias(2).shape == (handwired.config.d_model,)
+
+
+@pytest.mark.parametrize("mlp_input", [False, True])
+def test_the_accumulated_bias_is_what_earlier_layers_write_without_any_input(mlp_input, model):
+    """Before layer 2: two attentions and two MLPs, and its own attention before its MLP."""
+    expected = torch.zeros(model.config.d_model)
+    for block in list(model.blocks)[:2]:
+        expected = expected + block.attn.b_O + block.mlp.b_out
+    if mlp_input:
+        expected = expected + model.blocks[2].attn.b_O
+    assert_close(model.accumulated_bias(2, mlp_input), expected)
