@@ -392,7 +392,6 @@ def run(
     refuse_endless("seeds", len(seeds))
     for seed in seeds:
         integer("seeds", seed, 0)
-    started = time.time()
     is_quick = effort == QUICK
     builders = subjects if isinstance(subjects, Mapping) else _choose_subjects(subjects, is_quick)
     chosen_methods = _choose_methods(methods, questions, is_quick)
@@ -416,14 +415,12 @@ def run(
     cpu_seconds = sum(part["cpu_seconds"] for part in done)
     by_method = pd.DataFrame([part["seconds"] for part in done])
     cpu_seconds_by_method = by_method.sum().round(1).to_dict()
-    wall_seconds = time.time() - started
     settings = provenance(
         effort=asdict(effort),
         seeds=list(seeds),
         subjects=list(builders),
         cpu_seconds=round(cpu_seconds, 1),
         cpu_seconds_by_method=cpu_seconds_by_method,
-        wall_seconds=round(wall_seconds, 1),
     )
     rows = tuple(row for part in done for row in part["rows"])
     refusals = tuple(row for part in done for row in part["refusals"])

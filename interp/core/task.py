@@ -887,6 +887,9 @@ class Task:
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
 
+    def __repr__(self) -> str:
+        return f"Task({self.key!r})"
+
     # Shortcuts: sizes of the episodes, the function that makes a layout, and the sampler.
     sizes = property(attrgetter("data.sizes"))
     layout = property(attrgetter("data.layout"))

@@ -376,3 +376,8 @@ def test_a_grid_holds_ascending_finite_numbers(grid):
         "rate",
         grid,
     )
+
+
+def test_a_task_is_printed_by_its_key():
+    """Its fields are functions, whose addresses would fill a page."""
+    assert repr(tasks.get("experts")) == "Task('experts')"
