@@ -17,7 +17,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import HookedMachine, NamesFilter
 from interp.model.layout import RoundLayout
 from interp.support.checks import array_of, checked, format_value
-from interp.support.errors import require, require_known
+from interp.support.errors import InputError, require, require_known
 
 _FLAG_OF_HOOK = {
     "attn.hook_result": "use_attn_result",
@@ -39,9 +39,12 @@ def _stack_blocks(name: str) -> property:
     """
 
     def stack(lens: LensSurface) -> Tensor:
-        return torch.stack([block.get_parameter(name) for block in lens.blocks])
+        try:
+            return torch.stack([block.get_parameter(name) for block in lens.blocks])
+        except AttributeError:  # a model without MLPs
+            raise InputError(f"the model has no {name}") from None
 
-    return property(stack, doc=f"``{name}`` of all blocks, stacked: the first axis is the layer.")
+    return property(stack, doc="This weight of all blocks, stacked: the first axis is the layer.")
 
 
 def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
@@ -155,12 +158,11 @@ class LensSurface(HookedMachine):
                 MLP.
             include_mlp_biases: True to include the biases of MLPs.
         """
-        n_layers = len(self.blocks)
-        last = n_layers - 1 if mlp_input else n_layers  # n_layers: after the last block
+        # After the last block, the residual stream is still read, but by no MLP of a block.
+        last = len(self.blocks) - mlp_input
         require(
             0 <= layer <= last,
-            f"layer must be in [0, {n_layers}], or in [0, {n_layers - 1}] for the input of its MLP, "
-            f"got {layer}",
+            f"layer must be in [0, {last}], got {layer}",
         )
         total = self.b_O[: layer + mlp_input].sum(0)
         if include_mlp_biases and not self.runtime.attn_only:
@@ -180,7 +182,7 @@ class LensSurface(HookedMachine):
         if isinstance(outcome, int):
             return outcome
         require_known("outcome", outcome, self.outcomes)
-        return int(self.outcomes.index(outcome))
+        return self.outcomes.index(outcome)
 
     def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[Any]:
         """Return the names of tokens, or of outcomes, as TransformerLens' method of this name does.

@@ -150,7 +150,7 @@ def test_the_weights_of_all_blocks_are_stacked(name, model):
 
 def test_a_model_without_mlps_has_no_weights_of_mlps():
     handwired = interp.load("wma-handwired")
-    assert not hasattr(handwired, "W_in")
+    refuses("the model has no mlp.W_in", getattr, handwired, "W_in")
     assert handwired.accumulated_bias(2).shape == (handwired.config.d_model,)
 
 
