@@ -17,7 +17,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import HookedMachine, NamesFilter
 from interp.model.layout import RoundLayout
 from interp.support.checks import array_of, checked, format_value
-from interp.support.errors import InputError, require, require_known
+from interp.support.errors import require, require_known
 
 _FLAG_OF_HOOK = {
     "attn.hook_result": "use_attn_result",
@@ -34,15 +34,12 @@ _MLP_HOOKS = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 
 
 def _stack_blocks(name: str) -> property:
-    """Make a property that stacks the weight ``name``, such as "attn.W_Q", of all blocks:
-    ``[layer, ...]``, and ``[layer, head, ...]`` for the weights of heads.
+    """Make a property that stacks the attention weight ``name``, such as "W_Q", of all blocks:
+    ``[layer, head, ...]``, and ``[layer, d_model]`` for b_O.
     """
 
     def stack(lens: LensSurface) -> Tensor:
-        try:
-            return torch.stack([block.get_parameter(name) for block in lens.blocks])
-        except AttributeError:  # a model without MLPs
-            raise InputError(f"the model has no {name}") from None
+        return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
 
     return property(stack, doc="This weight of all blocks, stacked: the first axis is the layer.")
 
@@ -165,8 +162,9 @@ class LensSurface(HookedMachine):
             f"layer must be in [0, {last}], got {layer}",
         )
         total = self.b_O[: layer + mlp_input].sum(0)
-        if include_mlp_biases and not self.runtime.attn_only:
-            total = total + self.b_out[:layer].sum(0)
+        for block in self.blocks[:layer]:
+            if include_mlp_biases and block.mlp is not None:
+                total = total + block.mlp.b_out
         return total
 
     def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
@@ -229,13 +227,11 @@ class LensSurface(HookedMachine):
         return indices.long()
 
     # Attention weights ``[layer, head, d_model, d_head]`` (W_O: ``[layer, head, d_head, d_model]``) and
-    # biases, those of MLPs, embedding tables, unembedding.
-    W_Q, b_Q = _stack_blocks("attn.W_Q"), _stack_blocks("attn.b_Q")  # noqa: N815
-    W_K, b_K = _stack_blocks("attn.W_K"), _stack_blocks("attn.b_K")  # noqa: N815
-    W_V, b_V = _stack_blocks("attn.W_V"), _stack_blocks("attn.b_V")  # noqa: N815
-    W_O, b_O = _stack_blocks("attn.W_O"), _stack_blocks("attn.b_O")  # noqa: N815
-    W_in, b_in = _stack_blocks("mlp.W_in"), _stack_blocks("mlp.b_in")
-    W_out, b_out = _stack_blocks("mlp.W_out"), _stack_blocks("mlp.b_out")
+    # biases, embedding tables, unembedding.
+    W_Q, b_Q = _stack_blocks("W_Q"), _stack_blocks("b_Q")  # noqa: N815
+    W_K, b_K = _stack_blocks("W_K"), _stack_blocks("b_K")  # noqa: N815
+    W_V, b_V = _stack_blocks("W_V"), _stack_blocks("b_V")  # noqa: N815
+    W_O, b_O = _stack_blocks("W_O"), _stack_blocks("b_O")  # noqa: N815
     W_E = property(attrgetter("embed.table"))
     W_pos = property(attrgetter("pos_embed.table"))
     W_U = property(attrgetter("unembed.weight"))
