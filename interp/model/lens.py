@@ -155,13 +155,11 @@ class LensSurface(HookedMachine):
                 MLP.
             include_mlp_biases: True to include the biases of MLPs.
         """
-        # After the last block, the residual stream is still read, but by no MLP of a block.
-        last = len(self.blocks) - mlp_input
-        require(
-            0 <= layer <= last,
-            f"layer must be in [0, {last}], got {layer}",
-        )
-        total = self.b_O[: layer + mlp_input].sum(0)
+        n_layers = len(self.blocks)
+        last = n_layers - 1 if mlp_input else n_layers  # n_layers: after the last block
+        require(0 <= layer <= last, f"layer must be in [0, {last}], got {layer}")
+        n_attentions = layer + 1 if mlp_input else layer
+        total = self.b_O[:n_attentions].sum(0)
         for block in self.blocks[:layer]:
             if include_mlp_biases and block.mlp is not None:
                 total = total + block.mlp.b_out

@@ -286,7 +286,7 @@ class TrainingLoop:
         path = self.folder / runs.METRICS_FILE
         # Of several regimes, the excess may be that of the first alone.
         regimes = self.source.evaluated_regimes
-        measured_on = f"({', '.join(regimes)})" if regimes else ""
+        measured_on = f" ({', '.join(regimes)})" if regimes else ""
         bar = display("training", self.config.total_steps, self.progress.step, self.is_main)
         with (
             threads_for(self.model),
@@ -311,8 +311,8 @@ class TrainingLoop:
                 text = f"loss {record['loss']:.4f}"
                 excess = self.progress.last_evaluation.get("excess")
                 if excess is not None:
-                    text += f" excess {excess:.4f} {measured_on}"
-                update(completed=self.progress.step, text=text.rstrip())
+                    text += f" excess {excess:.4f}{measured_on}"
+                update(completed=self.progress.step, text=text)
         final = self.folder / "model"
         if self._is_over and self.is_main and not final.exists():
             save_checkpoint(self.model, final)

@@ -101,9 +101,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     def summarise(results: list[ProbeResult], context: Context) -> list[Measure]:
         claimed = choose_targets(context)[:n_claimed]
-        if (
-            context.has_exact_state
-        ):  # a handwired model need hold only its own algorithm's variables
+        # A handwired model need hold only its own algorithm's variables.
+        if context.has_exact_state:
             claimed = tuple(key for key in claimed if key in context.algorithm.keys)
         measures: list[Measure] = []
         for result in results:
