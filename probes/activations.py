@@ -110,7 +110,7 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
 
 def _require_update(model: Machine | None) -> None:
     """Raise InputError if the machine has no hook point for a written update vector, so that the
-    site "update" cannot be read.
+    site "update" cannot be read. With None, nothing is checked.
     """
     if model is None:
         return
@@ -148,6 +148,8 @@ def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
     """Look up a site that names a channel of the carried latents, or one labelled latent of a
     channel.
 
+    The latents of a machine are the rows of a matrix, in which each channel has its own rows.
+
     Args:
         site: the site as the user wrote it.
         name: name of the channel, or label of the latent.
@@ -162,6 +164,7 @@ def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
         stop = start + channel.rows
         rows_and_width[channel.name] = (slice(start, stop), width)
         for row, label in enumerate(channel.labels, start):
+            # A label that two channels use means the first; a channel's name comes before a label.
             rows_and_width.setdefault(label, (slice(row, row + 1), width))
         start = stop
     if name not in rows_and_width:
@@ -193,7 +196,8 @@ def read(
     probed = place(site, model)
     if probed.hook is not None:
         return _read_hook(run, probed, probed.hook)
-    before, after = run.latents[:, :-1], run.latents[:, 1:]  # [episode, round, latent, d_model]
+    # [episode, round, latent, d_model]; run.latents also has the start, before the first round.
+    before, after = run.latents[:, :-1], run.latents[:, 1:]
     if probed.name in ("written", "change"):
         after = _select_write_slot(run, after, probed.name)
         if probed.name == "written":
@@ -258,9 +262,10 @@ def _select_write_slot(
         return latents[:, :, 0]
     carried = f"{n_latents} rows"
     refusal = _WRITES_ALL.format(word=word, name=run.settings.get("model"), carried=carried)
-    # Slots count the layout's latents; a machine that carries other rows writes all of them at once.
+    # A machine whose latents are not those of the layout has no slots: it writes all at once.
     require(n_latents == run.layout.n_latents, refusal)
-    slots = run.slots[..., None, None].expand(-1, -1, 1, width)  # [episode, round, 1, d_model]
+    # gather needs the slot's index in every coordinate: [episode, round, 1, d_model].
+    slots = run.slots[..., None, None].expand(-1, -1, 1, width)
     return latents.gather(2, slots).squeeze(2)
 
 
@@ -270,7 +275,8 @@ def without_rounding(
     """Set features that vary only by rounding errors to 0: those with a standard deviation of at
     most 8 units in the last place of the largest absolute value in ``x``.
 
-    docs/method/probes.md gives the reason.
+    A probe standardises its features, and would enlarge such errors to the size of the others
+    (docs/method/probes.md).
 
     Args:
         x: features ``[episode, round, feature]``.
@@ -283,7 +289,8 @@ def without_rounding(
     is_read = x.std((0, 1), dtype=np.float64) > rounding
     if is_read.all():
         return x, ""
-    # A range below 1e-30 stands for 0, as exp(-200) does in handwired machines: nothing is hidden.
+    # Of the features set to 0, those that vary at all. A range below 1e-30 counts as none, since
+    # numbers such as exp(-200) stand for 0 in handwired machines.
     is_hidden = np.ptp(x[..., ~is_read], (0, 1)) > 1e-30
     n_hidden = int(is_hidden.sum())
     n_varying = int(is_read.sum()) + n_hidden

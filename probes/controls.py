@@ -66,9 +66,9 @@ class ProbeScore(_Difference):
             groups first.
         constant: losses if the same value is always predicted, the mean or the most frequent class,
             ``[group]``.
-        graded: for targets with a rare class, a pair of sums ``[group]``: squared errors of the
-            predicted class probabilities, and squared errors if class frequencies are predicted
-            instead. Otherwise None.
+        brier: for targets with a rare class, the two sums of the Brier skill score, each
+            ``[group]``: squared errors of the predicted class probabilities, and squared errors if
+            class frequencies are predicted instead. Otherwise None.
 
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
@@ -80,7 +80,7 @@ class ProbeScore(_Difference):
     references: Float[Array, " group"] = field(repr=False)
     kind: refit.Score = "skill"
     constant: Float[Array, " group"] = field(default_factory=lambda: np.zeros(0), repr=False)
-    graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = field(
+    brier: tuple[Float[Array, " group"], Float[Array, " group"]] | None = field(
         default=None, repr=False
     )
 
@@ -92,7 +92,7 @@ class ProbeScore(_Difference):
         references: Shaped[Array, " group"],
         kind: refit.Score = "skill",
         constant: Shaped[Array, " group"] | None = None,
-        graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
+        brier: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
     ) -> ProbeScore:
         """Compute a score and its interval from losses that are summed over each independent group
         of episodes. All arguments are ``[group]``, as the attributes of the same names.
@@ -103,7 +103,7 @@ class ProbeScore(_Difference):
             kind: "skill" (1 - losses / references), "accuracy" or "ratio" (losses / references).
             constant: losses if the mean or the most frequent class is always predicted;
                 ``references`` when None.
-            graded: for targets with a rare class, squared errors of the predicted probabilities,
+            brier: for targets with a rare class, squared errors of the predicted probabilities,
                 and squared errors if class frequencies are predicted instead; otherwise None.
         """
         loss_sums = array_of("losses", losses).astype(np.float64)
@@ -117,7 +117,7 @@ class ProbeScore(_Difference):
             references=reference_sums,
             kind=kind,
             constant=reference_sums if constant is None else constant,
-            graded=graded,
+            brier=brier,
         )
 
     @property
@@ -127,12 +127,13 @@ class ProbeScore(_Difference):
 
         For real numbers it is R2. For classes it is 1 - (errors / errors of always guessing the
         most frequent class). If a class is rare, the most probable class is almost never this one.
-        The skill is then the R2 of the predicted probabilities.
+        The skill is then the R2 of the predicted probabilities (the Brier skill score).
         """
         if self.kind == "skill":
             return Interval(self.estimate, self.low, self.high)
-        if self.graded is not None:
-            return refit.interval(*self.graded, N_FOLDS)
+        if self.brier is not None:
+            return refit.interval(*self.brier, N_FOLDS)
+        # If nothing is predicted wrong, half a wrong prediction stands for errors too rare to be seen.
         return refit.interval(self.losses, self.constant, N_FOLDS, smallest=0.5)
 
     @checked
@@ -160,7 +161,7 @@ class ProbeScore(_Difference):
         """The smallest :attr:`skill` that a sample like this one could tell from 0: the lowest with
         a 95 % interval above 0.
         """
-        losses, references = self.graded or (self.losses, self.constant)
+        losses, references = self.brier or (self.losses, self.constant)
         return refit.smallest_detectable_score(losses, references, N_FOLDS)
 
 
@@ -221,19 +222,19 @@ def score_predictions(
 
     n_scored = add_up(is_scored)  # [group, output]
     kind: refit.Score = "accuracy" if decodes_classes else "skill"
-    graded = None
+    brier = None
     if decodes_classes:
         losses, references = add_up(predictions != y), n_scored
         constant = add_up(y != _find_most_frequent(y, is_scored))
         if probabilities and target.is_rare:
-            graded = _grade(y, is_scored, groups, probabilities)
+            brier = _sum_brier_losses(y, is_scored, groups, probabilities)
     else:
         errors = (y - predictions) * is_scored
         squares = np.einsum("etk,etk->ek", errors, errors)
         losses = refit.sum_by_group(squares, groups)
         # R2 divides by the errors of the best constant, so both are equal.
         references = constant = refit.totals(y, target.mask, groups)
-    score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), graded)
+    score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), brier)
 
     def describe() -> dict[str, Any]:
         """Return the fields of a :class:`~probes.result.ProbeResult` other than its score, by name."""
@@ -253,33 +254,38 @@ def score_predictions(
 
 
 def _find_most_frequent(
-    y: Int[Array, "episode round k"], used: Bool[Array, "episode round k"]
+    y: Int[Array, "episode round k"], is_scored: Bool[Array, "episode round k"]
 ) -> Int[Array, " k"]:
-    """Return the most frequent class of each output among the scored entries, ``[output]``."""
-    # Used entries of each output; at least one count, so that an output without any gets class 0.
-    entries = [y[used[..., k], k] for k in range(y.shape[-1])]
-    return np.array([np.bincount(classes, minlength=1).argmax() for classes in entries])
+    """Return the most frequent class of each output among the scored entries, ``[output]``; class 0
+    for an output without scored entries.
+    """
+    classes_by_output = [y[is_scored[..., k], k] for k in range(y.shape[-1])]
+    # minlength=1 gives an output without scored entries a count, so that argmax returns class 0.
+    return np.array([np.bincount(classes, minlength=1).argmax() for classes in classes_by_output])
 
 
-def _grade(
+def _sum_brier_losses(
     y: Int[Array, "episode round k"],
-    used: Bool[Array, "episode round k"],
+    is_scored: Bool[Array, "episode round k"],
     groups: Int[Array, " episode"],
     probabilities: Sequence[Float[Array, "episode round c"]],
 ) -> tuple[Float[Array, " group"], Float[Array, " group"]]:
-    """Return the squared errors of predicted class probabilities, and the squared errors if the
-    class frequencies are predicted; sums per group.
+    """Return the two sums of the Brier skill score, 1 - losses / references.
 
     Args:
         y: the true classes, ``[episode, round, output]``.
-        used: mask of the entries that are scored.
+        is_scored: mask of the entries that are scored, of the same shape.
         groups: index of the group of each episode.
         probabilities: for each output, predicted class probabilities ``[episode, round, class]``.
+
+    Returns:
+        The pair (losses, references), each ``[group]``: squared errors of the predicted
+        probabilities, and squared errors if the class frequencies are predicted.
     """
     n_classes = probabilities[0].shape[-1]
     predicted = np.concatenate(probabilities, -1)  # [episode, round, output * class]
     indicators = np.eye(n_classes)[y].reshape(predicted.shape)
-    scored = np.repeat(used, n_classes, -1)
+    scored = np.repeat(is_scored, n_classes, -1)  # all classes of an entry, or none
     errors = np.square((predicted - indicators) * scored)
     losses = refit.sum_by_group(errors.sum(1), groups)
     references = refit.totals(indicators, scored, groups)
@@ -299,20 +305,21 @@ def _log_losses(
 
 
 def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
-    """Return the details of a probe that was fitted only on the rounds that took place.
+    """Return the details of a probe that was fitted only on the rounds that took place, with
+    predictions by episode and round again.
 
     Args:
         probe: the probe; its predictions are ``[round that took place, 1, output]``.
         counted: mask ``[episode, round]`` of the rounds that took place.
 
     Returns:
-        The details by name; predictions are ``[episode, round, output]`` again, with NaN in missing
-        rounds.
+        The fields of a :class:`~probes.result.ProbeResult` by name; predictions are
+        ``[episode, round, output]``, with NaN in missing rounds.
     """
     details = probe.details()
     packed = details["predictions"]
     predictions = np.full((*counted.shape, packed.shape[-1]), nan)
-    predictions[counted] = packed[:, 0]
+    predictions[counted] = packed[:, 0]  # both in the order of episodes, then rounds
     return {**details, "predictions": predictions}
 
 
@@ -347,19 +354,22 @@ def _shuffle_episodes(
     """Give every episode the values of an episode of another group, for the control "shuffled".
 
     Groups are put in a random order, and values are then shifted by as many episodes as the largest
-    group has.
+    group has. Groups cannot simply swap their values, since they may differ in size.
 
     Args:
         values: values of all episodes, ``[episode, ...]``.
         seed: seed of the random order.
         groups: index of the group of each episode; None makes every episode a group.
+
+    Returns:
+        The values in their new episodes, ``[episode, ...]``.
     """
     if groups is None:
         groups = np.arange(len(values))
     n_groups = int(groups.max()) + 1
-    group_at_place = np.random.default_rng([seed, _SHUFFLE_STREAM]).permutation(n_groups)
-    place_of_group = np.argsort(group_at_place)
-    order = np.argsort(place_of_group[groups], kind="stable")  # episodes, group after group
+    shuffled_groups = np.random.default_rng([seed, _SHUFFLE_STREAM]).permutation(n_groups)
+    rank_of_group = np.argsort(shuffled_groups)  # inverse permutation
+    order = np.argsort(rank_of_group[groups], kind="stable")  # episodes, group after group
     # No episode gets values of its own group if the shift is as long as the largest group.
     largest_group = np.bincount(groups).max()
     result = np.empty_like(values)
@@ -373,20 +383,27 @@ def _control_task(
     seed: int,
     missing: Bool[Array, "episode round"] | None = None,
 ) -> Shaped[Array, "episode round k"]:
-    """Give each kind of round the target's values in one random round, for the control task: rounds
-    with equal inputs get equal values.
+    """Return the random target of the control task (Hewitt and Liang 2019): a function of the
+    round's inputs that is drawn at random, with the values of the true target.
+
+    Each kind of round gets the target's values in one randomly drawn round, so that rounds with
+    equal inputs have equal values.
 
     Args:
         values: values of the target, ``[episode, round, output]``.
-        types: the kind of each round as a number, ``[episode, round]``.
+        types: the kind of each round as a number, ``[episode, round]``; rounds with equal inputs
+            are of one kind.
         seed: seed of the draws.
-        missing: mask of rounds that are not drawn.
+        missing: mask ``[episode, round]`` of rounds that are not drawn.
+
+    Returns:
+        The random values, ``[episode, round, output]``.
     """
     # [round that took place, output]
     rows = values.reshape(-1, values.shape[-1]) if missing is None else values[~missing]
     n_types = int(types.max()) + 1
-    draws = np.random.default_rng([seed, _TASK_STREAM]).integers(len(rows), size=n_types)
-    return rows[draws][types]
+    row_of_type = np.random.default_rng([seed, _TASK_STREAM]).integers(len(rows), size=n_types)
+    return rows[row_of_type][types]
 
 
 def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
@@ -478,13 +495,14 @@ class GroupedTargets:
         if self.targets[0].missing is None:
             return kind.fit(x, decoded, folds, self.groups)
         # A shuffled target may miss other rounds; targets that miss the same ones share a fit.
+        # They are found by the bytes of their masks, since an array cannot be a dictionary key.
         indices_by_missing: dict[bytes, list[int]] = {}
         for i, target in enumerate(decoded):
             indices_by_missing.setdefault(np.asarray(target.missing).tobytes(), []).append(i)
         results: dict[int, Fitted] = {}
         for indices in indices_by_missing.values():
             counted = ~np.asarray(decoded[indices[0]].missing)
-            episode = np.nonzero(counted)[0]
+            episode = np.nonzero(counted)[0]  # of each round that took place
             packed = [decoded[i].remove_missing_rounds() for i in indices]
             rows = x[counted][:, None]  # [round that took place, 1, feature]
             fits = kind.fit(rows, packed, folds[episode], self.groups[episode])
@@ -532,18 +550,19 @@ class Problem:
             targets = [target.indicators() for target in targets]
         random_targets = {}
         for i, target in enumerate(targets):
-            # A shuffled target brings its mask along; a control task is scored where its target is.
+            # Shuffled values keep the mask of the episode that they come from.
             mask, missing = target.mask, target.missing
             if mask is not None:
                 mask = _shuffle_episodes(mask, seed, groups)
             if missing is not None:
+                # The round must have taken place in this episode and in the one of the values.
                 missing = missing | _shuffle_episodes(missing, seed, groups)
             values = _shuffle_episodes(target.values, seed, groups)
             random_targets[i, "shuffled"] = replace(
                 target, values=values, mask=mask, missing=missing
             )
         for i, target in enumerate(targets):
-            if target.types is not None:
+            if target.types is not None:  # mask and missing rounds stay those of the target
                 values = _control_task(target.values, target.types, seed, target.missing)
                 random_targets[i, "control_task"] = replace(target, values=values)
         return cls(replace(sample, targets=targets), kind, random_targets)
@@ -551,14 +570,17 @@ class Problem:
     def with_baselines(self) -> Problem:
         """Return a copy whose field ``baselines`` has the scores of the two controls that read no
         activations: probes of the round index, and of the round's inputs.
+
+        If there are several encodings of the inputs, the best score of each target counts.
         """
         scores: dict[tuple[int, str], ProbeScore] = {}
-        first = self.sample.targets[0]
+        first = self.sample.targets[0]  # all targets have the same inputs
         n_episodes, n_rounds = first.values.shape[:2]
+        # From a one-hot round, a linear probe can decode any function of the round index.
         one_hot_round = np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
         _keep_best(scores, "round", self.sample.fit(self.kind, one_hot_round))
-        for form in first.inputs:
-            _keep_best(scores, "inputs", self.sample.fit(self.kind, form))
+        for encoding in first.inputs:
+            _keep_best(scores, "inputs", self.sample.fit(self.kind, encoding))
         return replace(self, baselines=scores)
 
     def fit(
@@ -592,7 +614,7 @@ class Problem:
         results = []
         for i, (probe, target) in enumerate(zip(probes, targets, strict=True)):
             controls = {}
-            for name in DESCRIPTIONS:
+            for name in DESCRIPTIONS:  # in the order of tables
                 if (i, name) in scores:
                     score = scores[i, name]
                     controls[name] = ControlScore(
@@ -608,7 +630,7 @@ class Problem:
 def _keep_best(
     scores: dict[tuple[int, str], ProbeScore], name: str, fits: Sequence[Fitted]
 ) -> None:
-    """Record the scores of a control, unless a higher score is recorded already.
+    """Record the score of a control for each target, unless a higher score is recorded already.
 
     Args:
         scores: scores by (index of the target, name of the control), which are changed in place.
@@ -616,6 +638,6 @@ def _keep_best(
         fits: new fits of the control, one per target.
     """
     for i, probe in enumerate(fits):
-        known = scores.get((i, name))
-        if known is None or probe.score.estimate > known.estimate:
+        best = scores.get((i, name))
+        if best is None or probe.score.estimate > best.estimate:
             scores[i, name] = probe.score

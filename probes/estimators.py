@@ -75,7 +75,7 @@ def predict(
 def _fit_clones(
     estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]
 ) -> tuple[Any, ...]:
-    """Fit a clone of the estimator for each output.
+    """Fit a clone of the estimator for each output, with one row per round of each episode.
 
     Args:
         estimator: a scikit-learn estimator.
@@ -259,7 +259,8 @@ class _Split(NamedTuple):
         train = ~np.isin(fold_of_row, left_out)
         scaling = StandardScaler().fit(rows[train])
         scaled = (rows - scaling.mean_) / scaling.scale_
-        # With more features than rows, the penalised weights lie in the span of the rows: fitted in its basis.
+        # With more features than rows, the penalised weights lie in the span of the training rows.
+        # In a basis of this span, there are fewer weights to fit.
         basis = None
         if scaled.shape[1] > train.sum():
             basis = np.linalg.qr(scaled[train].T)[0]
@@ -315,6 +316,7 @@ class _LogisticFit:
         column, for the log-odds of class 1; with more classes, one column per class. The penalties
         are the values of C in the outer folds, then that of this fit.
         """
+        # Cross-validation left out pairs of folds; here single folds are left out.
         for fold in range(len(self.chosen)):
             self.score_split(_Split.of(self.rows, self.fold_of_row, fold))
         split = _Split.of(self.rows, self.fold_of_row)
@@ -410,7 +412,8 @@ def _fit_by_newton(
 ) -> Float[Array, " column"] | None:
     """Fit a logistic regression of two classes by Newton's method.
 
-    Near the optimum, each step squares the error, so that it is far below the last step.
+    It ends when a step changes no log-odds by more than a tolerance. The remaining error is far
+    smaller, since near the optimum each step squares the error.
 
     Args:
         rows: scaled inputs; the last column is 1.
@@ -427,8 +430,9 @@ def _fit_by_newton(
     for _ in range(_MAX_NEWTON_STEPS):
         probabilities = special.expit(rows @ weights)
         gradient = rows.T @ (probabilities - labels) + shrinkage * weights
-        spread = np.sqrt(probabilities * (1 - probabilities))
-        scaled = rows * spread[:, None]
+        # The Hessian of the loss is X' diag(p (1 - p)) X.
+        deviation = np.sqrt(probabilities * (1 - probabilities))
+        scaled = rows * deviation[:, None]
         hessian = scaled.T @ scaled + np.diag(shrinkage)
         step = np.linalg.solve(hessian, gradient)
         weights = weights - step
@@ -455,7 +459,7 @@ def _cross_validate(
     _, n_rounds, n_features = x.shape
     rows = x.reshape(-1, n_features).astype(np.float64)
     fold_of_row = np.repeat(folds, n_rounds)
-    # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
+    # Constant columns, as most of a handwired machine are, have weight 0: leaving them out saves time.
     varying = (rows != rows[0]).any(0)
     varying[0] |= not varying.any()  # one column stays, since scikit-learn needs one
     rows = rows[:, varying]
@@ -496,7 +500,7 @@ def _fit_logistic(
     for target in targets:
         n_classes = int(target.values.max()) + 1
         outputs += [(labels, n_classes) for labels in np.moveaxis(target.values, -1, 0)]
-    fits = iter(_cross_validate(x, folds, outputs))
+    fits = iter(_cross_validate(x, folds, outputs))  # one per output, target after target
     results = []
     for target in targets:
         fits_of_target = list(islice(fits, target.values.shape[-1]))

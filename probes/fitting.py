@@ -200,7 +200,7 @@ def _complete_target(
             inputs.
         inputs: inputs of each round, as for :func:`fit`.
     """
-    sources: list[Any] = [episodes]
+    sources: list[Any] = [episodes]  # any may be None
     if run is not None:
         # A run from a file has no episodes, but knows which rounds are missing.
         sources += [run.episodes, run]
@@ -210,13 +210,13 @@ def _complete_target(
         if target.participants is None:
             target = replace(target, participants=getattr(source, "participants", None))
     if episodes is not None:
-        forms, types = round_inputs(episodes)
-        return replace(target, inputs=forms, types=types)
+        encodings, types = round_inputs(episodes)
+        return replace(target, inputs=encodings, types=types)
     if inputs is None:
         return target
-    if not isinstance(inputs, list | tuple):
+    if not isinstance(inputs, list | tuple):  # one encoding, not a list of several
         inputs = [inputs]
-    arrays = tuple(as_inputs(form) for form in inputs)
+    arrays = tuple(as_inputs(encoding) for encoding in inputs)
     n_episodes, n_rounds = target.values.shape[:2]
     for array in arrays:
         require(
@@ -331,7 +331,7 @@ def _fit_run(
         absent is None or not absent.all(),
         f"the run of the loop at {where.name!r} takes place in no round of these episodes; probe an earlier one",
     )
-    targets = _leave_out(targets, absent)
+    targets = _mark_as_missing(targets, absent)
     moments = sorted({target.when for target in targets})
     activations = {when: read(run, where, when) for when in moments}
     for array in activations.values():
@@ -355,15 +355,17 @@ def _fit_run(
             absent_in_copy = None if where.hook is None else find_absent(run_of_copy(), where)
             # Beyond this share its NaN activations stay, and fit_targets drops the copy.
             if absent_in_copy is not None and absent_in_copy.mean() <= _MAX_ABSENT_SHARE:
-                targets_of_copy = _leave_out(targets_of_copies_here or targets_here, absent_in_copy)
+                targets_in_its_episodes = targets_of_copies_here or targets_here
+                targets_of_copy = _mark_as_missing(targets_in_its_episodes, absent_in_copy)
             its_copies.append((partial(_read_copy_at, run_of_copy, where, when), targets_of_copy))
         fits = fit_targets(array, targets_here, copies=its_copies, site=where, seed=seed, **options)
         results.update(zip(indices, fits, strict=True))
     return [results[i] for i in range(len(targets))]
 
 
-def _leave_out(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetValues]:
-    """Return copies of targets in which some rounds count as missing.
+def _mark_as_missing(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetValues]:
+    """Return copies of targets in which further rounds count as missing, so that no probe is fitted
+    or scored there.
 
     Args:
         targets: the targets.
@@ -371,11 +373,11 @@ def _leave_out(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetV
     """
     if absent is None:
         return targets
-    parts = []
+    marked = []
     for target in targets:
         missing = absent if target.missing is None else target.missing | absent
-        parts.append(replace(target, missing=missing))
-    return parts
+        marked.append(replace(target, missing=missing))
+    return marked
 
 
 def _read_copy_at(run_of_copy: Callable[[], Rollout], where: ProbedSite, when: When) -> Any:
@@ -474,7 +476,7 @@ def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
 
 def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) -> Episodes | None:
     """Sample further episodes for untrained copies, so that together with those of the probe there
-    are 256.
+    are 256 (``PLATEAU``). With fewer, a fit decodes less than the copy contains.
 
     Args:
         run: rollout of the model.
@@ -504,7 +506,7 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
             regime=episodes.regime,
             sizes=sizes,
         )
-    except InputError:  # such as of episodes that were recorded
+    except InputError:  # some episodes cannot be sampled, such as recorded ones
         return None
 
 
@@ -531,12 +533,14 @@ def _join_targets(
             return None
         first = target_of_key(episodes, moment, **target.parameters).rounds(0, n_rounds)
         further = target_of_key(further_episodes, moment, **target.parameters).rounds(0, n_rounds)
-        if not np.array_equal(first.values, target.values):  # the caller's own values
+        # Other values under this key are the caller's own: unknown in the further episodes.
+        if not np.array_equal(first.values, target.values):
             return None
         values = np.concatenate([first.values, further.values])
         mask = None
         if first.mask is not None and further.mask is not None:
             mask = np.concatenate([first.mask, further.mask])
+        # A copy is only probed for the target; inputs and kinds of rounds are for other controls.
         joined.append(replace(first, values=values, mask=mask, inputs=(), types=None))
     return joined
 
@@ -734,12 +738,16 @@ def _warn_of_few_recordings(
     is_recorded = missing is not None or participants is not None
     if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
         return ""
-    needed = f"where of an untrained copy {PLATEAU} show all that can be read"
-    return f"there are only {n_episodes} episodes, {needed}"
+    return (
+        f"there are only {n_episodes} episodes; all that can be read of an untrained copy shows from "
+        f"{PLATEAU} episodes on, so that the control may be too weak"
+    )
 
 
 def _refuse_constant_classes(target: TargetValues) -> None:
-    """Raise InputError if an output of a class target has the same class in all rounds."""
+    """Raise InputError if an output of a class target has the same class in all rounds, since
+    logistic regression needs at least two.
+    """
     n_outputs = target.values.shape[-1]
     rows = target.values.reshape(-1, n_outputs)
     for output, values in zip(target.outputs, rows.T, strict=True):
@@ -775,7 +783,8 @@ def _fit_kind(
         if copy.targets is not None:
             its_targets = [copy.targets[i].as_numbers() for i in indices]
         samples_of_copies.append(sample.extend_to_copy(its_targets))
-    activations_of_copies = (copy.read() for copy in copies)  # one at a time
+    # A generator, so that only one copy's activations are in memory.
+    activations_of_copies = (copy.read() for copy in copies)
     problem = Problem.of(sample, kind).with_baselines()
     return problem.fit(x, zip(activations_of_copies, samples_of_copies, strict=True))
 

@@ -99,7 +99,8 @@ class _RidgePath:
         """
         mean_x = train.x / train.n
         mean_y = train.y / train.n
-        # Sums of products of centred inputs [d, d], and of centred inputs and targets [d, k].
+        # Sums of products of centred inputs [d, d], and of centred inputs and targets [d, k]:
+        # sum (x - m)(x - m)' = sum x x' - (sum x) m'
         gram = train.xx - np.outer(train.x, mean_x)
         cross = train.xy - np.outer(train.x, mean_y)
         variance_in_training = gram.diagonal() / train.n
@@ -262,13 +263,14 @@ def _centre(
 def _choose_penalties(
     errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]
 ) -> Float[Array, " block"]:
-    """Return the penalty with the smallest error for each target, ``[block]``; among equally good
-    ones the largest.
+    """Return the penalty with the smallest error for each target (block of outputs), ``[block]``;
+    among equally good ones the largest.
 
     Args:
         errors: errors of the outputs for each penalty of :data:`ALPHAS`, ``[alpha, k]``.
         blocks: index of the target of each output, ``[k]``.
     """
+    # For each penalty, bincount sums the errors of each target's outputs: [alpha, block].
     errors_of_blocks = np.stack([np.bincount(blocks, weights=row) for row in errors])
     # Backwards, since argmin returns the first of equal errors, and penalties ascend.
     best_from_end = errors_of_blocks[::-1].argmin(0)
@@ -281,11 +283,13 @@ def _fit_ridge(
     folds: Int[Array, " episode"],
     groups: Int[Array, " episode"],
 ) -> list[Fitted]:
-    """Fit cross-validated ridge probes of real-valued targets.
+    """Fit cross-validated ridge probes of real-valued targets, one per target.
+
+    All targets are fitted at once, since they share the eigendecomposition of the activations.
 
     Args:
         x: activations ``[episode, round, d]``.
-        targets: the targets, which share one eigendecomposition.
+        targets: the targets.
         folds: fold of each episode.
         groups: for each episode, the index of its independent group, such as a participant.
     """

@@ -90,7 +90,7 @@ def measure_of(
     if score.kind != "skill":
         notes.insert(0, f"accuracy {score}")
     unit = "R2" if score.kind == "skill" else "skill"
-    # Reasons that turn a verdict into "undecided".
+    # Verdict -> reason to report "undecided" instead of it.
     unless = _reason_against_yes(target, controls, untrained) | _reason_against_no(
         score, hidden, n_features
     )
@@ -126,7 +126,7 @@ def _reason_against_yes(
     target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
 ) -> dict[Verdict, str]:
     """Return a reason against the verdict "yes", ``{"yes": reason}``, if a control that counts was
-    not run; otherwise an empty dictionary.
+    not run; otherwise an empty dictionary. With a reason, the verdict is "undecided" instead.
 
     Args:
         target: the target.
@@ -143,7 +143,7 @@ def _reason_against_yes(
 
 def _reason_against_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
     """Return a reason against the verdict "no", ``{"no": reason}``, if too few features or episodes
-    were used; otherwise an empty dictionary.
+    were used; otherwise an empty dictionary. With a reason, the verdict is "undecided" instead.
 
     Args:
         score: score of the probe.
@@ -153,12 +153,14 @@ def _reason_against_no(score: ProbeScore, hidden: str, n_features: int) -> dict[
     if hidden:
         return {"no": f"{NOTHING}: {hidden}"}
     if n_features:
-        why = f"about {2 * n_features} would do, two for each feature"
-        return {"no": f"{FEW}: the target is constant in each; {why}"}
+        n_enough = 2 * n_features
+        return {
+            "no": f"{FEW}: the target is constant in each; about {n_enough} would do, two for each feature"
+        }
     if score.detectable > _SMALLEST_EFFECT:
-        # The width of an interval shrinks with the square root of the number of groups.
-        too_wide = score.detectable / _SMALLEST_EFFECT
-        n_enough = ceil(len(score.losses) * too_wide**2)
+        # The smallest detectable score falls with the square root of the number of groups.
+        excess = score.detectable / _SMALLEST_EFFECT
+        n_enough = ceil(len(score.losses) * excess**2)
         return {"no": f"{FEW}: about {n_enough} would do"}
     return {}
 
@@ -237,6 +239,7 @@ class ProbeResult(Measured):
         of the strongest control.
         """
         measure = self.measure
+        # A claim is, for example, "A linear probe reads the log-weights from the latents".
         subject, _, rest = measure.claim.partition(" reads ")
         model = f" of {self.settings['model']}" if "model" in self.settings else ""
         number = f"{measure.unit} {measure.number.estimate:.3g}"
@@ -326,7 +329,8 @@ class ProbeResult(Measured):
         true = None
         if episodes is not None:
             target, moment = parse(self.target.key, interp.tasks.of(episodes))
-            if self.metric == "r2":  # of classes, log-odds are decoded, which have no true value
+            # A probe of classes decodes log-odds, which have no true value.
+            if self.metric == "r2":
                 computed = target(episodes, moment, **self.target.parameters)
                 true = computed.indicators().values
         values = x @ self.weights + self.intercept

@@ -451,6 +451,7 @@ def _prepare_windows(
         if joined_targets is not None:
             targets_of_copies = [value.rounds(start, stop) for value in joined_targets]
         parts = [(t.key, t.implied_by, t.values, t.mask, t.missing) for t in targets]
+        # The seed, in ``common``, and this number determine the further episodes of the copies.
         n_episodes_of_copies = len(targets_of_copies[0].values)
         digest = joblib.hash((common, start, stop, parts, n_episodes_of_copies))
         in_window = replace(sample, targets=targets)
@@ -472,8 +473,8 @@ def _compute_cells(
     """Compute cells (sites in a window of rounds), and yield each with its rows as soon as it is
     done.
 
-    Workers that share memory compute the cells of one layer at a time. Remote workers get the
-    models and their latents.
+    Workers that share memory share the activations, of one layer at a time to save memory. Other
+    workers get the rollouts, and compute the activations themselves, of one hook point per task.
 
     Args:
         unfinished: cells to compute.
@@ -482,7 +483,8 @@ def _compute_cells(
         n_jobs: number of workers; -1 for one per core.
         scheduler: address of a dask scheduler; "" for none.
     """
-    with_baselines = {}  # fitted only for the windows of these cells
+    # Baselines (controls without activations) are fitted only for the windows of these cells.
+    with_baselines = {}
     for window, _ in unfinished:
         if window not in with_baselines:
             shared = shared_by_window[window]
@@ -515,13 +517,14 @@ def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
     """Group cells by an attribute of their sites, such as "layer"; return the groups as lists."""
     groups: dict[Any, list[_Cell]] = {}
     for cell in cells:
-        groups.setdefault(getattr(cell[1], attribute), []).append(cell)
+        _, site = cell
+        groups.setdefault(getattr(site, attribute), []).append(cell)
     return list(groups.values())
 
 
 def _replay_runs(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
     """Run each rollout again from its latents, and return the activations at the sites of the
-    cells: for each rollout, arrays by hook point.
+    cells: for each rollout, a dictionary from hook point to ``[episode, round, ...]``.
     """
     hooks = sorted({site.hook for _, site in cells})
     return [replay(run.model, run, names_filter=hooks)[2] for run in runs]

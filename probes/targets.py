@@ -94,7 +94,7 @@ class Target:
         key = f"{target.key}:before" if moment == "before" else target.key
         implied_by = ["inputs"] if target.of_the_inputs else []
         is_same_in_all = bool((values == values[:1]).all())
-        if is_same_in_all:  # the round index gives it away, and so does another episode
+        if is_same_in_all:  # the round index determines it, and other episodes have the same values
             implied_by += ["round", "shuffled"]
         inputs, types = compute_once("round inputs", episodes, make=lambda: round_inputs(episodes))
         return TargetValues(
@@ -153,7 +153,7 @@ def every(task: Task | str) -> tuple[Target, ...]:
                 continue  # the next state is the state, read after the round
             known = targets.get(key)
             of_inputs = key in algorithm.of_the_inputs
-            # What the inputs alone determine has the same values in both algorithms.
+            # What the inputs alone determine has the same values in all algorithms: list it once.
             if known is not None and known.of_the_inputs and of_inputs:
                 continue
             moments = _STATE_MOMENTS if key in algorithm.of_the_state else _ROUND_MOMENTS
@@ -195,12 +195,13 @@ def get(key: str, task: Task | str | None = None) -> Target:
         targets = {target.key: target for target in every(candidate)}
         if key in targets:
             return targets[key]
-        # "algorithm.variable" has no entry if the short name means that algorithm's variable, or an equal one.
+        # "algorithm.variable" is not listed if "variable" alone means the same values.
         record = candidate.algorithm_records().get(algorithm)
         is_of_algorithm = record is not None and variable in record.make().keys
         if is_of_algorithm and variable in targets:
             return targets[variable]
         known |= targets
+        # A task without algorithms has no targets to suggest, so its error says why.
         require(
             task is None or candidate.algorithms.records(),
             f"unknown target {key!r}: targets are variables of algorithms, and task {candidate.key!r} registers none; "
@@ -252,7 +253,7 @@ def round_inputs(
 def _compute_values(
     episodes: Episodes, target: Target, moment: When, parameters: dict[str, Any]
 ) -> tuple[Array, tuple[str, ...], Array | None]:
-    """Compute a target's values.
+    """Compute a target's values, the labels of its outputs, and which entries are scored.
 
     Args:
         episodes: episodes of the target's task.
@@ -277,12 +278,13 @@ def _compute_values(
         computed = algorithm.run(episodes)
         key = NEXT + variable.key if moment == "after" else variable.key
         values = computed[key]
-        # The next state may be scored by its own rule; otherwise by the state's, in the next states.
+        # ``scored`` of a variable computes its mask from all values. If the next state has no such
+        # rule of its own, the state's rule is applied to the next states.
         scoring = algorithm.variable(key)
         current = algorithm.variable(variable.key)
         if moment == "after" and (scoring is current or scoring.scored is None):
             scoring = current
-            # The rule of the state reads the state's keys: there it must find the next state.
+            # The rule reads the state under the state's key, so the next state is put there.
             after = {state: computed[NEXT + state] for state in algorithm.of_the_state}
             computed = {**computed, **after}
         if scoring.scored is not None:
@@ -317,7 +319,7 @@ def compute(
     task = interp.tasks.of(episodes)
     algorithm, its_parameters = _find_parameters(task, model)
     values = []
-    with session():
+    with session():  # caches the run of each algorithm
         for target, moment in _list_targets(targets, task):
             is_of_model = target.record is not None and target.record.key == algorithm
             parameters = its_parameters if is_of_model else {}
@@ -358,7 +360,7 @@ def _list_targets(keys: Sequence[str] | None, task: Task) -> list[tuple[Target, 
         return [parse(key, task) for key in dict.fromkeys(keys)]
     listed = []
     for target in every(task):
-        if "." not in target.key:
+        if "." not in target.key:  # "algorithm.variable" is of a further algorithm
             listed += [(target, moment) for moment in target.moments]
     return listed
 

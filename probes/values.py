@@ -124,6 +124,7 @@ class TargetValues:
         is_rare = False
         if self.kind == "class":
             values = self._convert_classes(values)
+            # [round that took place, output]; a copy, since self.values may be no array yet.
             rows = values[replace(self, values=values)._counted]
             most_frequent = [np.bincount(column).max() for column in rows.T]
             is_rare = bool(max(most_frequent, default=0) / len(rows) > _MAX_COMMON_SHARE)
@@ -135,8 +136,8 @@ class TargetValues:
         if types is not None:
             types = as_array(types, "kinds of rounds").astype(np.int64)
             types = fill_missing(types, self.missing)
-        inputs = [_convert_floats(form, "the round's inputs") for form in self.inputs]
-        filled_inputs = tuple(fill_missing(form, self.missing) for form in inputs)
+        inputs = [_convert_floats(encoding, "the round's inputs") for encoding in self.inputs]
+        filled_inputs = tuple(fill_missing(encoding, self.missing) for encoding in inputs)
         return replace(
             self, values=values, mask=mask, types=types, inputs=filled_inputs, is_rare=is_rare
         )
@@ -151,7 +152,7 @@ class TargetValues:
         is_class = (values == np.floor(values)) & (values >= 0)
         require(is_class.all(), "classes are numbered 0, 1, ...")
         n_classes = int(values.max(initial=0)) + 1
-        # The identity matrix, and a row of it for each value, of 8 bytes a number.
+        # Indicators need the identity matrix, and a row of it for each value, of 8 bytes a number.
         refuse_beyond_machine(
             f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)",
             8.0 * n_classes * (n_classes + values.size),
@@ -185,7 +186,7 @@ class TargetValues:
         """Return a copy that has only the rounds from ``start`` to ``stop - 1``, counted from 0."""
         cut = slice(start, stop)
         parts = self._select((slice(None), cut), "values", "mask", "types", "missing")
-        return replace(self, **parts, inputs=tuple(form[:, cut] for form in self.inputs))
+        return replace(self, **parts, inputs=tuple(encoding[:, cut] for encoding in self.inputs))
 
     def remove_missing_rounds(self) -> TargetValues:
         """Return a copy without missing rounds. Each round that took place becomes an episode of
@@ -235,7 +236,8 @@ def name_indicators(outputs: Sequence[str], n_classes: int) -> tuple[str, ...]:
 
 def fill_missing(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
     """Return a copy in which each missing round has the values of the same round in the first
-    episode that has this round.
+    episode that has this round. These are placeholders for NaN, which are neither fitted nor
+    scored.
 
     A round that no episode has is filled with the values of the first round that took place.
 
@@ -255,7 +257,7 @@ def fill_missing(values: Array, missing: Bool[Array, "episode round"] | None) ->
     source_round = np.arange(missing.shape[1])
     is_nowhere = missing.all(0)
     source_episode[is_nowhere], source_round[is_nowhere] = np.argwhere(~missing)[0]
-    _, rounds = np.nonzero(missing)
+    _, rounds = np.nonzero(missing)  # the round of each missing entry
     result = values.copy()
     result[missing] = values[source_episode[rounds], source_round[rounds]]
     return result
@@ -324,8 +326,8 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
         f"activations are [episode, round, feature...], got shape {x.shape}",
     )
     n_features = int(np.prod(feature_axes))
-    # A ridge probe keeps products of every two of its inputs: of each fold, of all, and their eigenvectors:
-    # nine matrices of 8 bytes a number.
+    # A ridge probe stores some nine matrices [feature, feature] of 8 bytes a number: products of
+    # every two inputs in each fold and in all, and their eigenvectors.
     refuse_beyond_machine(
         f"a probe of {n_features:,} numbers a round (of a machine, probe one of its channels or points)",
         72.0 * n_features**2,
@@ -356,8 +358,8 @@ def expected_low_score(
     """Return 0 if there are enough episodes for the number of features. Otherwise the score of a
     probe is biased low, and the number of features that vary is returned.
 
-    This can only happen to a target that is nearly constant within episodes
-    (:func:`interp.stats.refit.expected_low_score`).
+    This can only happen to a target that is nearly constant within episodes, whose rounds do not
+    add data (:func:`interp.stats.refit.is_biased_low`).
 
     Args:
         x: activations ``[episode, round, feature]``.
@@ -425,7 +427,7 @@ def as_groups(
             "are not independent",
         )
         what, groups = "episodes", np.arange(n_episodes)
-    # Refuses ids that are no labels, or not one per episode.
+    # Refuses a wrong number of ids, and ids that are no labels.
     number_participants(groups, n_episodes, what)
     ids = groups.tolist() if hasattr(groups, "tolist") else groups
     _, numbers = np.unique(ids, return_inverse=True)
@@ -475,8 +477,8 @@ def check_target(target: TargetValues) -> None:
     _check_shapes(target)
     name = f"target {target.key!r}"
     _check_numbers(name, target.values)
-    for form in target.inputs:
-        _check_numbers("the round's inputs", form)
+    for encoding in target.inputs:
+        _check_numbers("the round's inputs", encoding)
     require(
         target.varies,
         f"{name} is constant over these episodes, so there is nothing to decode; choose another target",
@@ -502,8 +504,8 @@ def _check_shapes(target: TargetValues) -> None:
         ("kinds of rounds", target.types, rounds),
         ("missing rounds", target.missing, rounds),
     ]
-    for form in target.inputs:
-        parts.append(("round's inputs", form, (*rounds, *form.shape[2:])))
+    for encoding in target.inputs:
+        parts.append(("round's inputs", encoding, (*rounds, *encoding.shape[2:])))
     for part, values, wanted in parts:
         if values is not None and values.shape != wanted:
             raise InputError(f"the {part} of {what} must have shape {wanted}, got {values.shape}")

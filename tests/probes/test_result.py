@@ -128,7 +128,7 @@ def test_classes_of_several_outputs_are_scored_by_hand():
         common, predicted_classes[..., 1:], np.arange(N), dict, [probabilities[1]]
     ).score
     assert not common.is_rare
-    assert score.graded is None
+    assert score.brier is None
     assert score.estimate == pytest.approx(accuracies[1])
 
 
