@@ -152,7 +152,7 @@ class AdaptedMachine(HookedMachine):
         ``points.NAME`` for the activation that ``points=`` of :func:`adapt` calls NAME. If a
         submodule runs several times in a round, its third run has the hook point ``points.NAME.2``.
         """
-        modules = self.__dict__["_modules"]
+        modules = self.__dict__["_modules"]  # PyTorch's dictionary of submodules
         # Taken out while names are given: hook points within the user's module keep their names.
         module = modules.pop("module")
         super().setup()  # names a tap's hook points by their place, such as "tapped.0.runs.2"
@@ -173,7 +173,7 @@ class AdaptedMachine(HookedMachine):
         set on the model only, and the user's module keeps its mode. While a round runs, its parts
         are in evaluation mode nevertheless; afterwards they have their earlier mode again.
         """
-        if fit("mode", mode, bool):
+        if fit("mode", mode, bool):  # which refuses anything but a bool
             return super().train()
         self.training = False
         return self
@@ -226,9 +226,9 @@ class AdaptedMachine(HookedMachine):
         for channel in self.channels:
             value = start.get(channel.name, torch.zeros(channel.shape))
             if not isinstance(value, Tensor) or value.is_complex():
-                expected = f"{channel.name!r} is a tensor of real numbers"
                 raise InputError(
-                    f"initial= of {self.name!r}: {expected}, got {format_value(value)}"
+                    f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers, got "
+                    f"{format_value(value)}"
                 )
             state[channel.name] = value.to(self.device, self.dtype).unsqueeze(0)
         return pack(self.channels, state).expand(n_episodes, -1, -1)
@@ -290,6 +290,7 @@ class AdaptedMachine(HookedMachine):
             The prediction, and the state that the next round reads.
         """
         carried = self.hook_latents(carried)
+        # A row is void (has no result) if a hook changed a loop that had halted in it.
         is_void = None  # without a loop that may halt, no row can be void
         if self.may_halt:
             # A row that was void in an earlier round carries NaN. It runs from 0, and stays void.
@@ -297,9 +298,9 @@ class AdaptedMachine(HookedMachine):
             is_void = is_nan.flatten(1).any(1)
             carried = carried.masked_fill(is_nan, 0.0)
         state = unpack(self.channels, carried)
-        # Names of the carried numbers of filled rows, one for each channel that grows.
+        # A channel that grows is carried with its number of filled rows, as a real number.
         for name in self.channel_of_length:
-            state[name] = state[name].squeeze(-1).round().long()  # carried as a real number
+            state[name] = state[name].squeeze(-1).round().long()
         with self.open_mode(carried.dtype), self._open_points(len(carried)):
             result = self._call("a round", self.one_step, self.module, dict(state), fed)
         scores, new_state = self._split_result(result)
@@ -422,6 +423,7 @@ class AdaptedMachine(HookedMachine):
         return scores[:, :n_outputs]
 
     def _require_probabilities(self, scores: Tensor) -> None:
+        """Raise InputError if scores ``[batch, outcome]`` are negative, or do not add up to 1."""
         tolerance = TOLERANCES.get(scores.dtype, 1e-2)  # .01 for half precision
         lowest = float(scores.min())
         sums = scores.sum(-1)
@@ -445,9 +447,10 @@ class AdaptedMachine(HookedMachine):
         remedy = "what is made of tokens must be, too, .to(fed.values)"
 
         def about_dtypes() -> str:
+            """Return a hint that is appended to errors about dtypes."""
             return f" (the machine is in {self.dtype}: {remedy})"
 
-        with convert_errors(f"{self.name!r}: {what}", about_dtypes):
+        with convert_errors(f"{self.name!r}: {what}", of_dtypes=about_dtypes):
             return function(*args)
 
     @contextmanager

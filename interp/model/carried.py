@@ -38,6 +38,9 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
 
 
 def _require_shape(channel: Channel, value: Tensor | None) -> Tensor:
+    """Return a channel's tensor ``[batch, *shape]``; raise InputError if it is missing or has
+    another shape.
+    """
     if isinstance(value, Tensor) and value.shape[1:] == channel.shape:
         return value
     got = "nothing" if value is None else format_value(value)

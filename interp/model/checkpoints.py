@@ -231,6 +231,7 @@ def _write_files(
 
 
 def _hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -377,6 +378,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors in a safetensors file by name."""
     with convert_read_errors(path):
         return load_file(path)
 
@@ -411,7 +413,8 @@ def _load_weights(model: Any, tensors: dict[str, torch.Tensor], *, unfit: str, d
     state = model.state_dict()
     expected = {(name, weight.shape) for name, weight in state.items()}
     stored = {(name, tensor.shape) for name, tensor in tensors.items()}
-    wrong = sorted({name for name, _ in expected ^ stored})  # in one alone, or of another shape
+    # Pairs in only one of the two sets: names in one alone, or with another shape in the other.
+    wrong = sorted({name for name, _ in expected ^ stored})
     require(not wrong, f"{unfit} at {', '.join(wrong[:5])}")
     for name, tensor in tensors.items():
         dtype = state[name].dtype
@@ -495,7 +498,8 @@ def _measure_gap(machine: Machine, saved_outputs: dict[str, Any]) -> float:
     """
     n_episodes, n_rounds = np.shape(saved_outputs["predictions"])[:2]
     outputs = _run_few_episodes(machine, n_episodes, n_rounds)
-    if outputs["episodes"] != saved_outputs["episodes"]:  # hashes: the task now samples others
+    # Hashes of the episodes. Outputs in other episodes cannot be compared.
+    if outputs["episodes"] != saved_outputs["episodes"]:
         return 0.0
     gaps = []
     for name, numbers in saved_outputs.items():
@@ -533,6 +537,12 @@ def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) 
 
 
 def _require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
+    """Refuse weights that are NaN or infinite.
+
+    Args:
+        tensors: the weights by name.
+        what: beginning of the error message.
+    """
     wrong = [
         name
         for name, tensor in tensors.items()

@@ -242,7 +242,8 @@ def _check_rows(case: _Case) -> Iterator[str]:
     in_batch = case.step_first_of(every_row)
     beside_others = case.step_first_of(shifted)
     alone = case.step_first_of(every_row[:1])
-    # Equal up to rounding: a mixture of experts, say, sums in an order that depends on the batch.
+    # A tolerance, since some machines (such as mixtures of experts) add up numbers in an order that
+    # depends on the batch.
     if _compare_results(in_batch, beside_others) > case.tolerance:
         yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
     elif _compare_results(in_batch, alone) > case.tolerance:
@@ -257,19 +258,20 @@ def _check_truth(case: _Case) -> Iterator[str]:
     a late round sees the truth.
     """
     layout = case.layout
-    # The earlier one, if a layout reads at another position than at the label that it declares.
+    # A layout may override predict_position, and read elsewhere than at its label: the earlier counts.
     position = min(layout.predict_position, layout.position(layout.predict_label))
     # One row for each round of each episode: row e * n_rounds + t is round t of episode e.
     latents = case.run.latents[:, :-1].flatten(0, 1)
     fed = case.rounds.rows(range(case.n_rounds))
 
     def predict(rounds: EncodedRounds) -> Tensor:
+        """Return the model's predictions for a batch of rounds, ``[row, number]``."""
         prediction = case.machine.step(latents.clone(), rounds.map_tensors(torch.clone)).prediction
         return prediction.reshape(len(latents), -1)
 
     original = predict(fed)
-    # Differences [row] between two equal runs: 0, unless the machine draws numbers, which another
-    # check reports. A third run may then differ more, so at least the tolerance is allowed.
+    # Differences [row] between two equal runs: 0, unless the machine draws random numbers, which
+    # another check reports. A third run may then differ more, so at least the tolerance is allowed.
     noise = (original - predict(fed)).abs().amax(1)
     if noise.any():
         noise = noise.clamp_min(case.tolerance)
@@ -423,6 +425,7 @@ def _check_point(case: _Case, component: Component, name: str, unhooked: Stepped
     shapes: list[tuple[int, ...] | None] = []  # one entry a firing; None for what is no tensor
 
     def record_shape(activation: Any, hook: Any) -> None:
+        """Note the shape of the activation each time that the point fires, and change nothing."""
         shapes.append(tuple(activation.shape) if isinstance(activation, Tensor) else None)
 
     hooked = case.step_with_hook(name, record_shape)

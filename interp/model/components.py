@@ -250,27 +250,33 @@ def _project_per_head(
 
 
 def _apply_softmax(scores: Tensor) -> Tensor:
+    """Return the softmax over keys, ``[batch, head, query, key]``."""
     if scores.device.type != "cpu" or scores.dtype == torch.float64:
         return scores.softmax(-1)
     # PyTorch's softmax is vectorised on a CPU in float32 and from _CPU_LANES columns on, which takes
     # a tenth of the time for the 13 positions of a round of four experts.
     n_keys = scores.shape[-1]
     padded = scores.float()
-    if n_keys < _CPU_LANES:  # masked columns, whose softmax is 0
+    if n_keys < _CPU_LANES:  # columns of minus infinity, whose softmax is 0
         padded = nn.functional.pad(padded, (0, _CPU_LANES - n_keys), value=float("-inf"))
     return padded.softmax(-1)[..., :n_keys].to(scores.dtype)
 
 
 def _apply_hard(scores: Tensor) -> Tensor:
+    """Return 1 for the key with the highest score and 0 for the others, ``[batch, head, query,
+    key]``; several keys with the highest score share the 1 equally.
+    """
     scores = scores.detach()  # a maximum's place has no gradient
     highest = scores.amax(-1, keepdim=True)
-    # 1.0 or 0.0: without out= the result would be of booleans, to be converted in a second pass.
+    # 1.0 or 0.0; without out= the result would be booleans, which take a second pass to convert.
     is_highest = torch.eq(scores, highest, out=torch.empty_like(scores))
     return is_highest.mul_(is_highest.sum(-1, keepdim=True).reciprocal_())
 
 
 def _apply_linear(scores: Tensor) -> Tensor:
-    # Masked scores, which are minus infinity, become 0; all others stay.
+    """Return the scores themselves, ``[batch, head, query, key]``; masked ones, which are minus
+    infinity, become 0.
+    """
     return scores.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
 
 

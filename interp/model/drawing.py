@@ -44,6 +44,7 @@ def draw_anew(
     buffers = _select_real(fresh.named_buffers())
     buffers_before = {name: buffer.clone() for name, buffer in buffers.items()}
     version_before = machine.weights_version()
+    # DRAWING is a lock: only one thread at a time may seed PyTorch's global generator.
     with DRAWING, torch.random.fork_rng(devices=[]), torch.no_grad():
         # Whatever is not initialised below is then still NaN, however a module stores or uses it.
         for tensor in (*weights.values(), *buffers.values()):
@@ -71,6 +72,7 @@ def draw_anew(
 
 
 def _select_real(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+    """Return the floating-point tensors by name; only these can be filled with NaN."""
     return {name: tensor for name, tensor in tensors if tensor.is_floating_point()}
 
 

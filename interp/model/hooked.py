@@ -97,6 +97,7 @@ class HookedMachine(HookedRootModule):
         )
 
         def move(part: Tensor) -> Tensor:
+            """Return a tensor on the device; integers and booleans keep their dtype."""
             return part.to(device, dtype if part.is_floating_point() else part.dtype)
 
         return fed.map_tensors(move)
@@ -217,7 +218,8 @@ class HookedMachine(HookedRootModule):
         """
         forward = self._list_hooks_by_name("fwd_hooks", fwd_hooks)
         backward = self._list_hooks_by_name("bwd_hooks", bwd_hooks)
-        # The flags that switch these hook points on; None stands for points that are always on.
+        # Names of the flags in self.runtime that switch these hook points on; None stands for
+        # points that are always on.
         flags = {self._find_flag(name) for name, _ in (*forward, *backward)}
         checked_hooks = [(name, _wrap_with_checks(name, hook)) for name, hook in forward]
         with self.lock:
@@ -242,18 +244,18 @@ class HookedMachine(HookedRootModule):
             f"{self.name!r} runs episodes, or a round of a batch and what it carries, and got nothing; give episodes",
         )
 
-    def _list_hooks_by_name(self, side: str, pairs: Any) -> list[tuple[str, HookFunction]]:
+    def _list_hooks_by_name(self, argument: str, pairs: Any) -> list[tuple[str, HookFunction]]:
         """Return a pair (name, hook) for every hook point that the filters select.
 
         Args:
-            side: name of the argument in the error message, "fwd_hooks" or "bwd_hooks".
+            argument: "fwd_hooks" or "bwd_hooks", for the error message.
             pairs: pairs of a filter (a name or predicate of hook points) and a hook function.
         """
         listed = convert_value(Sequence[Any], pairs)
         are_pairs = listed is not MISFIT and all(map(_is_hook, listed))
         require(
             are_pairs,
-            f"{side} must be pairs of a hook point and a function, [(name, hook)], got {format_value(pairs)}",
+            f"{argument} must be pairs of a hook point and a function, [(name, hook)], got {format_value(pairs)}",
         )
         hooks = []
         for names, hook in listed:
@@ -307,12 +309,13 @@ class HookedMachine(HookedRootModule):
         """Return the SHA-256, in hexadecimal, of the model's weights and of a text that describes
         the model, such as its configuration. Results record it to say which model they are about.
         """
-        # Stored until the weights, the name or the configuration change.
+        # compute_once computes it again if the weights, the name or the configuration change.
         identity = (self, self.name, getattr(self, "config", None))
         return compute_once(("digest", self.weights_version()), *identity, make=self._digest)
 
     @exclusive
     def _digest(self) -> str:
+        """Compute the value of :meth:`digest`, which is stored."""
         sha = hashlib.sha256(self.describe_for_digest().encode())
         for name, tensor in sorted(self.state_tensors().items()):
             sha.update(name.encode())
@@ -366,6 +369,7 @@ class HookedMachine(HookedRootModule):
 
 
 def _has_episodes(args: tuple[Any, ...]) -> bool:
+    """Return whether the first of a call's arguments is a batch of episodes."""
     # Tensors are ruled out first, since the check of the protocol would take longer than a round.
     return bool(args) and not isinstance(args[0], Tensor) and isinstance(args[0], Episodes)
 
@@ -475,6 +479,13 @@ class FiringCounter:
     def _count_and_call(
         self, index: int, function: HookFunction, activation: Tensor, hook: Any
     ) -> Tensor | None:
+        """Call a hook, return its result and count the call.
+
+        Args:
+            index: index of the hook in :attr:`fired`.
+            function: the hook.
+            activation, hook: arguments of the hook, as TransformerLens passes them.
+        """
         self.fired[index] += 1
         return function(activation, hook)
 

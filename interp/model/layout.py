@@ -391,6 +391,7 @@ class RoundLayout:
         return (scaled_error + log_variance + _LOG_2_PI) / 2
 
     def _require_outcomes(self, truth: Tensor) -> None:
+        """Raise InputError unless all true classes are indices of outcomes."""
         are_integers = not truth.is_floating_point()
         are_indices = are_integers and bool(((truth >= 0) & (truth < self.n_outputs)).all())
         require(
@@ -599,6 +600,7 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     for name, size in sizes.items():
         if isinstance(size, list):  # JSON has no tuples
             sizes[name] = tuple(size)
+    # Unknown or missing sizes raise a TypeError, which becomes an InputError.
     with convert_errors(
         f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {{error}}", of=TypeError
     ):

@@ -81,11 +81,13 @@ class LensSurface(HookedMachine):
     unembed: Projection
 
     def _find_flag(self, name: str) -> str | None:
+        """Return the flag that switches a hook point on; None if the point needs no flag."""
         if self.runtime.attn_only and name.endswith(_MLP_HOOKS):
             return "use_absent_mlp"
         return next((flag for suffix, flag in _FLAG_OF_HOOK.items() if name.endswith(suffix)), None)
 
     def _is_on(self, name: str) -> bool:
+        """Return whether a hook point fires without a flag being set first."""
         if self.runtime.attn_only and name.endswith("hook_mlp_in"):
             return self.runtime.use_hook_mlp_in
         flag = self._find_flag(name)
@@ -216,6 +218,7 @@ class LensSurface(HookedMachine):
         return self.W_U.T[self._read_outcome_indices(tokens)]
 
     def _read_outcome_indices(self, tokens: Any) -> Tensor:
+        """Return indices of outcomes as a tensor of integers; refuse other numbers."""
         indices = torch.as_tensor(array_of("tokens", tokens))
         n = len(self.outcomes)
         require(

@@ -50,8 +50,9 @@ class ModelRecord:
         """Return whether the model can read episodes of these sizes, such as
         ``{"n_experts": 4}``.
         """
-        served = self.serves.items()
-        return all(low <= sizes.get(name, low) <= high for name, (low, high) in served)
+        ranges = self.serves.items()
+        # A size that is not among ``sizes`` fits.
+        return all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges)
 
 
 _HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., Machine]]] = {}
@@ -118,6 +119,7 @@ def handwired_models(task: str) -> tuple[str, ...]:
 
 
 def _list_loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
+    """Return the handwired models by name, each as (record, function that builds it)."""
     entry("circuits")  # importing it registers its handwired models
     return _HANDWIRED
 

@@ -83,6 +83,7 @@ def exclusive(
 
     @wraps(method)
     def run_alone(machine: _Owner, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        """Call the method while this thread holds the model's lock."""
         if torch.compiler.is_compiling():  # which takes no locks
             return method(machine, *args, **options)
         with machine.lock:  # type: ignore[attr-defined]

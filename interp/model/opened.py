@@ -172,6 +172,12 @@ class OpenedCell(nn.Module):
         return output_gate * c.tanh(), c
 
     def _project(self, x: Tensor, suffix: str) -> Tensor:
+        """Return the sums that an input or a state adds to all gates, ``[batch, gate * width]``.
+
+        Args:
+            x: the input or the state, ``[batch, n]``.
+            suffix: ending of the names of the weights, such as "ih_l0".
+        """
         fused = self._fused[0]
         bias = getattr(fused, f"bias_{suffix}", None)  # a layer may have no bias
         return nn.functional.linear(x, getattr(fused, f"weight_{suffix}"), bias)

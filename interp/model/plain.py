@@ -57,6 +57,7 @@ def can_run_plainly(
         allowed_hooks: endings of names of hook points, such as "hook_resid_post". Hooks may be
             attached to these points, since the quicker form calls them, too.
     """
+    # The quicker form overwrites tensors that a gradient would need.
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     if torch.is_autocast_enabled(runtime.device.type):
@@ -87,7 +88,7 @@ def _has_original_forward(module: nn.Module, allowed_hooks: tuple[str, ...]) -> 
     """
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return False
-    if "forward" in module.__dict__:
+    if "forward" in module.__dict__:  # set on the object, in place of its class's
         return False
     if not module._forward_hooks:
         return True

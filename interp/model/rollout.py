@@ -391,8 +391,10 @@ def run_round(
     Returns:
         The prediction, the state after the round, and the inputs with the choice that was read.
     """
+    # A quicker function may leave out hook points, so it is used only without hooks.
     forward = model.step if hooks or step is None else step
-    with threads_for(model), model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
+    attached = model.hooks(fwd_hooks=hooks) if hooks else nullcontext()
+    with threads_for(model), attached:
         result = forward(latents, encoded)
         if commit == "own":
             # The choice follows from the prediction, and the update may read it: run once more,
@@ -445,11 +447,16 @@ def sequential(
         if clean is not None and not hooks:
             return clean
 
-    # A hook affects its own round, and all later ones unless each reads the state in clean.
     def has_edits(t: int) -> bool:
+        """Return whether a hook can affect round ``t``: a hook affects its own round, and all later
+        ones unless each reads the state in ``clean``.
+        """
         return t in hooks if hold_states else t >= first_hooked
 
     def is_run(t: int) -> bool:
+        """Return whether round ``t`` must run: it is not in ``clean``, or a hook can affect it, or
+        its activations are to be cached.
+        """
         return clean is None or has_edits(t) or t in recorder.cache_index
 
     def run_or_copy(t: int, latents: Tensor, forward: Any) -> Step:
@@ -542,7 +549,15 @@ def _unroll(
 def _settings(
     model: Machine, commit: str, propagate: bool = True, hooked_rounds: Iterable[int] = ()
 ) -> dict[str, Any]:
-    """Return how a run was made, for ``Rollout.settings``."""
+    """Return how a run was made, for ``Rollout.settings``: name of a setting -> its value.
+
+    Args:
+        model: the model.
+        commit: which choice was fed where a round contains one: the model's ("own") or the recorded
+            one ("target").
+        propagate: whether effects of hooks carry over to later rounds.
+        hooked_rounds: indices of the rounds in which hooks acted.
+    """
     settings = provenance(model, **model.precision(), commit=commit)
     settings |= {"propagate": propagate, "hooked_rounds": sorted(hooked_rounds)}
     return {**settings, "quiet": runs_without_hooks(model)}
@@ -595,7 +610,8 @@ def _run_without_hooks(
             runs.append(sequential(model, part, layout, commit, recorder=recorder))
         whole = runs[0] if len(runs) == 1 else Rollout.join(runs)
         settings = _settings(model, commit)
-        # With hooks attached beforehand, the run is not the model's own: controls would differ.
+        # With hooks attached beforehand, the run is not that of the model alone. It names no model,
+        # so that no control, such as an untrained copy without these hooks, is compared with it.
         model_of_run = model if is_quiet else None
         return replace(whole, model=model_of_run, episodes=episodes, settings=settings)
 
@@ -668,6 +684,9 @@ class _RoundResults:
 
     @staticmethod
     def _allocate(value: Tensor, n_rounds: int) -> Tensor:
+        """Return an empty tensor ``[episode, round, ...]`` for a value ``[episode, ...]`` of each
+        round.
+        """
         return value.new_empty((len(value), n_rounds, *value.shape[1:]))
 
     def add(self, step: Step) -> None:
@@ -798,7 +817,8 @@ def replay(
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
 
     def store(activation: Tensor, hook: Any) -> None:
-        # Cloned, since what comes later may write over the tensor itself.
+        """Keep the activation of a hook point, as a hook on it."""
+        # Cloned, since later operations may write over the tensor itself.
         parts[hook.name].append(activation.detach().clone())
 
     counter = FiringCounter([*fwd_hooks, *((name, store) for name in names)])
@@ -809,13 +829,15 @@ def replay(
             rows = slice(start, start + chunk_size)
             steps.append(model.step(latents[rows], fed.select(rows)))
     counter.check()
-    by_round = (run.n_episodes, len(chosen))  # the axis of rows is split into these two again
+    episodes_and_rounds = (run.n_episodes, len(chosen))  # the axis of rows is split into these two
     predictions, carried = map(torch.cat, zip(*steps, strict=True))
     cache = {}
     for name, chunks in parts.items():
         activations = torch.cat(chunks)
         if activations.is_floating_point():  # others cannot be NaN in missing rounds
             activations, _ = fed.undo_missing(activations, before=latents, after=carried)
-        cache[name] = activations.unflatten(0, by_round)
+        cache[name] = activations.unflatten(0, episodes_and_rounds)
     predictions, carried = fed.undo_missing(predictions, before=latents, after=carried)
-    return predictions.unflatten(0, by_round), carried.unflatten(0, by_round), cache
+    predictions = predictions.unflatten(0, episodes_and_rounds)
+    carried = carried.unflatten(0, episodes_and_rounds)
+    return predictions, carried, cache

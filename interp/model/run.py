@@ -233,7 +233,12 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, may_repeat: bool = False) ->
 
 
 def _select_slice(rounds: slice, n_rounds: int) -> list[int]:
-    """Return the indices of the rounds in a slice; refuse one that selects none."""
+    """Return the indices of the rounds in a slice; refuse one that selects none.
+
+    Args:
+        rounds: the slice; its ends may be negative, as for a list.
+        n_rounds: number of rounds that exist.
+    """
     for end in (rounds.start, rounds.stop, rounds.step):
         fit("the ends of a slice of rounds", end, int | None)
     require(rounds.step != 0, "a slice of rounds needs a step other than 0")
@@ -247,6 +252,6 @@ def limit_rounds(machine: Machine, n_rounds: int) -> int:
     of its carried state (such as a key-value cache) has room for fewer.
     """
     for channel in machine.channels:
-        if channel.grows:
+        if channel.grows:  # number of rows that a round adds, of the channel's shape[0] rows
             n_rounds = min(n_rounds, channel.shape[0] // channel.grows)
     return n_rounds

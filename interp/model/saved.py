@@ -92,6 +92,7 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
             require_known(f"cached activation in {str(path)!r}", name, cached)
 
         def read_tensor(name: str) -> Tensor:
+            """Read a tensor from the file; refuse one that does not have the stored hash."""
             tensor: Tensor = stored.get_tensor(name)
             require(
                 _hash_tensor(name, tensor) == digests[name],
@@ -179,6 +180,7 @@ def _read_header(path: Path, stored: Any) -> dict[str, Any]:
 
 
 def _hash_tensor(name: str, tensor: Tensor) -> str:
+    """Return the SHA-256 of a tensor's name, dtype, shape and numbers, in hexadecimal."""
     return hashlib.sha256(content_of(name, tensor)).hexdigest()
 
 

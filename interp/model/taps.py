@@ -135,13 +135,16 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
     if isinstance(value, Tensor):
         return part
     if isinstance(value, tuple | list):
-        names = getattr(value, "_fields", ())  # of a named tuple, which takes its items one by one
+        names = getattr(value, "_fields", ())  # empty unless it is a named tuple
         items = list(value)
-        items[key if isinstance(key, int) else names.index(key)] = part
+        index = key if isinstance(key, int) else names.index(key)
+        items[index] = part
+        # A named tuple takes its items one by one, a list or tuple all together.
         return type(value)(*items) if names else type(value)(items)
     changed = copy.copy(value)
     if isinstance(value, Mapping):
-        changed[key if key in value else list(value)[key]] = part
+        key_of_part = key if key in value else list(value)[key]
+        changed[key_of_part] = part
     else:
         object.__setattr__(changed, key, part)  # which sets fields of a frozen dataclass, too
     return changed
@@ -194,6 +197,7 @@ class Halting:
         )
         alive = self.alive.to(goes_on.device)
         n_axes = max(alive.ndim, goes_on.ndim)  # 1 for [row], 2 for [row, pos]
+        # Both masks, since what has halted once stays halted.
         self.alive = add_axes(alive, n_axes) & add_axes(goes_on, n_axes)
 
     @property
@@ -237,8 +241,8 @@ class Halting:
         result = hook_point(visible)
         if result is visible and count_writes(visible) == n_writes:  # no hook changed anything
             if self.alters_halted and has_all_rows:
-                # For a check that halted rows have no effect, other numbers in these rows; 1 - value
-                # is another number than value, unless this is 1/2.
+                # For the check that halted rows have no effect: 1 - value differs from value, unless
+                # this is 1/2.
                 return torch.where(alive, value, 1 - value)
             return value
         self.void = self.void.to(whole.device) | self._find_void(alive, whole, result)
@@ -343,19 +347,27 @@ class Tap(nn.Module):
                 f"submodule {name!r} has not run in any round yet, so what it gives is unknown; look at episodes in "
                 "which it does"
             )
-        # In the remaining runs no row goes on, so that hooks see NaN in all of them.
+        # In the remaining runs every row has halted, so hooks see NaN in place of these zeros.
         self.halting.alive = torch.zeros_like(self.halting.alive)
         shape = (self.halting.n_rows, *self.last_activation.shape[1:])
         for hook_point in list(self.runs)[n_runs:]:
             self.halting.run_hooks(hook_point, self.last_activation.new_zeros(shape))
 
     def _pass_output(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Pass a submodule's output through the hook point, as a forward hook of PyTorch."""
         return self._pass(output)
 
     def _pass_input(
         self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[Any, Any]:
-        # The path of an input begins with the name of its argument, if it is passed by keyword.
+        """Pass a submodule's input through the hook point, as a forward pre-hook of PyTorch, and
+        return its arguments with the result.
+
+        Args:
+            module: not used; PyTorch passes the submodule to every hook.
+            args: positional arguments of the submodule; only the first passes the hook point.
+            options: keyword arguments; used if the point's path begins with the name of one.
+        """
         is_named = self.point.path and self.point.path[0] in options
         if is_named or not args:
             return args, self._pass(options)

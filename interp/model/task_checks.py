@@ -37,7 +37,7 @@ def check_task(task: Task) -> None:
     """Raise an error if a task's record is inconsistent; the message describes the first problem
     found.
     """
-    # _call runs the record's own functions, so that their errors become the task's errors.
+    # _call calls a function of the record; the message of an error in it names the function.
     sizes = task.default_sizes
     n_rounds = max(2, task.cap_rounds(N_ROUNDS))
     layout = _call("layout", task.layout, **sizes)
@@ -71,6 +71,7 @@ def check_task(task: Task) -> None:
 
 
 def _require(holds: object, problem: str) -> None:
+    """Raise InputError, which says that the task's record is wrong, unless ``holds`` is true."""
     require(holds, f"{_BEGINNING}: {problem}")
 
 
@@ -204,12 +205,21 @@ def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
 
 
 def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...], is_real: bool) -> None:
+    """Refuse a tensor of encoded rounds that has another shape or kind of numbers.
+
+    Args:
+        name: name of the tensor, for the error message.
+        tensor: the tensor.
+        shape: the shape that it must have.
+        is_real: True if its numbers must be floating-point numbers.
+    """
     is_of_shape = isinstance(tensor, torch.Tensor) and tensor.shape == shape
     _require(is_of_shape, f"encoded {name} must be of shape {shape}, got {format_value(tensor)}")
     _require(tensor.is_floating_point() == is_real, f"encoded {name} are of {tensor.dtype}")
 
 
 def _check_ids(name: str, ids: torch.Tensor, n_ids: int) -> None:
+    """Refuse numbers that are not ids from 0 to ``n_ids - 1``; ``name`` says what they are."""
     low = int(ids.min())
     high = int(ids.max())
     are_ids = low >= 0 and high < n_ids
@@ -220,6 +230,9 @@ def _check_ids(name: str, ids: torch.Tensor, n_ids: int) -> None:
 
 
 def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
+    """Refuse positions of latents that do not exist, or at which a round has a token: the latent
+    would take the token's place.
+    """
     positions = _call("latent_positions", list, layout.latent_positions)
     last = layout.n_positions - 1
     are_inside = all(convert_value(int, position) in range(last + 1) for position in positions)

@@ -254,7 +254,7 @@ class HookedLatentTransformer(LensSurface):
                 is attached that the quicker form would not call.
         """
         if blocks is None:
-            # Not narrow with a past, whose keys and values are those of all heads.
+            # Narrow blocks leave out heads that write only zeros; a past has the keys of all heads.
             blocks = _plain_blocks(self, narrow=past is None)
         running: Sequence[Any] = (blocks or self.blocks)[layer:stop]
         if past is None:
@@ -262,7 +262,7 @@ class HookedLatentTransformer(LensSurface):
         for index, (block, past_of_block) in enumerate(zip(running, past, strict=True)):
             is_last = index == len(running) - 1
             if is_last and n_read is not None:
-                # Only keys and values are computed at positions at which no output is needed.
+                # The last block computes only keys and values at positions that are not read.
                 if past_of_block is None:
                     past_of_block = block.make_empty_past(len(resid))
                 block.append_keys_values(resid[:, :-n_read], past_of_block)
@@ -556,7 +556,8 @@ class HookedLatentTransformer(LensSurface):
 
 def _number_positions(config: LatentTransformerConfig) -> Tensor:
     """Return the ids of position embeddings, ``[n, pos]``: row n has the ids for a round of n
-    positions. ``config`` determines whether an id is the position's index or that of its label.
+    positions, followed by unused entries. ``config`` determines whether an id is the position's
+    index or that of its label.
     """
     ids = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
     if config.position_codes == "label":
@@ -634,7 +635,8 @@ class _Stepper:
                 start = min(choice_position, layout.update_position)
                 prediction, normalized = self._run_with_choice(resid, carried, fed, layout, start)
             else:
-                # All positions of a handwired model, whose results equal step's bit for bit.
+                # A handwired model computes all positions, since its results must equal those of
+                # step bit for bit.
                 reads_part = self.is_quiet and not model.is_handwired
                 n_read = layout.n_from_prediction if reads_part else None
                 resid = model.run_from(resid, n_read=n_read, blocks=self.blocks)
