@@ -256,7 +256,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     areas = [*by_kind.T.astype(bool), slice(None)]  # the positions of each kind, and then all
     heads, read_by_layer, lost, changed, varied = [], [], [], [], []
     for layer in layers:
-        z = plain.seen[Site("z", layer)]  # [episode, round, pos, head, d_head]
+        z = plain.activations[Site("z", layer)]  # [episode, round, pos, head, d_head]
         means = z.mean((0, 1))
         varied.append(_measure_write_norm(z - means, model, layer) @ by_kind)
         read_by_layer.append(_measure_reading(plain, model, layer, by_kind))
@@ -269,7 +269,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
                 ablated[:, :, area] = means[area, head]
                 edits[str(i)] = [Edit(Place(Site("z", layer, head)), ablated)]
             ablation = replace(
-                unedited, edits=edits, watched=list(later_sites.values()), known=plain.seen
+                unedited, edits=edits, watched=list(later_sites.values()), known=plain.activations
             )
             *kind_outputs, everywhere = batches(ablation)
             lost_by_kind = []
@@ -281,7 +281,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
             # Heads of this layer and of earlier ones do not change.
             changes = [np.zeros_like(earlier) for earlier in varied]
             for later, site in later_sites.items():
-                change = everywhere.seen[site] - plain.seen[site]
+                change = everywhere.activations[site] - plain.activations[site]
                 changes.append(_measure_write_norm(change, model, later) @ by_kind)
             changed.append(np.concatenate(changes, 1))
     return HeadTable(
@@ -317,8 +317,8 @@ def _measure_reading(
         Sums of squares ``[episode, head, kind, pos]``.
     """
     # The hook's axes are [episode, round, head, query, key]; here the query comes before the head.
-    patterns = plain.seen[Site("pattern", layer)].transpose(2, 3)
-    values = plain.seen[Site("v", layer)]  # [episode, round, key, head, d_head]
+    patterns = plain.activations[Site("pattern", layer)].transpose(2, 3)
+    values = plain.activations[Site("v", layer)]  # [episode, round, key, head, d_head]
     by_query = []
     for attention in patterns.unbind(2):  # of one query, [episode, round, head, key]
         # What each head moves from each key to this query, [episode, round, key, head, d_head].

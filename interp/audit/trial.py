@@ -27,7 +27,7 @@ from torch import Tensor
 from interp.core import catalog
 from interp.core.algorithm import Algorithm, participants_of, refuse_missing
 from interp.core.machine import Machine
-from interp.interventions.experiment import Again, run_on
+from interp.interventions.experiment import StateRewriter, run_on
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, limit_rounds
 from interp.model.transformer import untrained
@@ -293,7 +293,7 @@ class Trial:
         changed: Tensor,
         rounds: Sequence[int],
         horizon: int | None = None,
-        again: Again | None = None,
+        rewrite_state: StateRewriter | None = None,
     ) -> Tensor:
         """Run the model again with changed states, once for each round in ``rounds``. In each run,
         one of these rounds reads a changed state, and the model runs on from there.
@@ -305,17 +305,19 @@ class Trial:
             horizon: number of rounds to run, including the round that reads the changed state; None
                 runs to the last round. Predictions of later rounds are copied from the run without
                 changes.
-            again: function that also changes the states that later rounds read. It is called before
-                each later round: ``(index of the round that read the changed state, index of the
-                later round, state)`` -> the state that the later round reads. None changes nothing
-                further.
+            rewrite_state: function that also changes the states that later rounds read. It is
+                called before each later round: ``(index of the round that read the changed state,
+                index of the later round, state)`` -> the state that the later round reads. None
+                changes nothing further.
 
         Returns:
             The predictions of all rounds in each run, ``[written, episode, round, ...]``.
         """
         run = self.run
         n_further = run.n_rounds if horizon is None else horizon
-        continuation = run_on(self.model, run, rounds, n_further, changed.transpose(0, 1), again)
+        continuation = run_on(
+            self.model, run, rounds, n_further, changed.transpose(0, 1), rewrite_state
+        )
         unchanged = run.predictions.expand(len(rounds), *run.predictions.shape)
         predictions = unchanged.clone()  # [written, episode, round, ...]
         for i, t in enumerate(rounds):

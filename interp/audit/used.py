@@ -290,7 +290,7 @@ def predict_with(
 
     # One run, in which round 1 is the first that reads another round's state.
     first = change_states(trial, [1], change, channel)
-    (predictions,) = trial.rerun(first, [1], again=replace_rows)
+    (predictions,) = trial.rerun(first, [1], rewrite_state=replace_rows)
     return predictions
 
 

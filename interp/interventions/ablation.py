@@ -324,7 +324,7 @@ def evaluate(
     of_same_size = random_circuits(graph, n_edges, n_random, seed)
     random = np.array([scorer.faithfulness(drawn) for drawn in of_same_size])
     n_edges_of_model = len(graph.edges)
-    mean_random = float(random.mean())
+    mean_random = float(random.mean())  # over circuits
     best_random = float(random.max())
     incompleteness = float(np.mean(differences))
     faithfulness = interval.estimate
@@ -367,6 +367,7 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _EdgeMask, seed: int) -
     # The metric in each episode, [episode]
     with_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
     weights = resample_weights(len(full), seed=seed, participants=scorer.participants)
+    # The numerator and the denominator of faithfulness, for each resample of episodes.
     with np.errstate(invalid="ignore", divide="ignore"):
         # [resample]; 0 / 0 if a resample holds no episode in which model and empty circuit differ
         samples = (weights @ (with_circuit - empty)) / (weights @ (full - empty))
@@ -397,7 +398,7 @@ def _remove_random_sets(
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
     differences: list[float] = []
-    # Edge -> largest change by its removal, over the sets; without edges, nothing is measured.
+    # Edge -> largest change by its removal, over the sets; empty if minimality is not measured.
     largest_change = dict.fromkeys(edges if minimality else (), 0.0)
     for removed in _draw_sets(edges, n_sets, seed):
         circuit, model = keep.copy(), graph.mask()
@@ -407,7 +408,7 @@ def _remove_random_sets(
         model_mean = scorer.values(model).mean()
         differences.append(abs(circuit_mean - model_mean) / gap)
         for edge in largest_change:
-            if circuit[edge]:
+            if circuit[edge]:  # not removed with the set
                 without_edge = circuit.copy()
                 without_edge[edge] = False
                 change = abs(circuit_mean - scorer.values(without_edge).mean()) / gap
@@ -558,6 +559,7 @@ def smallest(
     select_top = partial(_select_top_edges, graph, scores)  # the circuit of a given size
 
     def suffices(size: int) -> bool:
+        """Return whether the circuit of this size is faithful."""
         return abs(1 - scorer.faithfulness(select_top(size))) <= tolerance
 
     # If no smaller circuit suffices, bisect_left returns the number of edges: the whole model.

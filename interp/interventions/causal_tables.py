@@ -213,7 +213,7 @@ def write(result: _Patching, folder: Path) -> list[Path]:
         write_csv(folder / "patching.csv", frame),
         write_json(folder / "patching.json", settings),
     ]
-    # Text stays text, and equal figures are equal files.
+    # Text is stored as text, and ids do not differ between equal figures.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):
         for swept in sweeps:
             for key in dict.fromkeys(site.component for site in swept.sites):
@@ -379,7 +379,7 @@ def alignment_table(
 
     task = catalog.of(model)
     algorithm = task.explains(model)
-    runs = paired_runs(model, episodes, other, "interchange")
+    runs = paired_runs(model, episodes, other, "interchange")  # (base, source)
     search = Search(seed=seed, steps=_ALIGNMENT_STEPS, restarts=1, smooth=smooth)
     tested_rounds = _select_tested_rounds(round)
     frames: list[pd.DataFrame] = []
@@ -389,12 +389,12 @@ def alignment_table(
                 model, *runs, algorithm, variable, site, round=tested_rounds, search=search
             )
             frames.append(result.to_frame())
-        except AlignmentError as refusal:
+        except AlignmentError as error:  # no subspace can be trained for this variable and site
             row = {
                 "variable": variable,
                 "site": site,
                 "condition": "learned",
-                "refused": str(refusal),
+                "refused": str(error),
             }
             frames.append(pd.DataFrame([row]))
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
@@ -575,7 +575,7 @@ def _circuit_tables_or_note(
     """
     try:
         require_heads(model, "circuits of edges")
-    except InputError as lacking:
-        note = pd.DataFrame({"note": [str(lacking)]})
+    except InputError as error:  # it says what the model lacks
+        note = pd.DataFrame({"note": [str(error)]})
         return dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)
     return circuit_tables(smooth, episodes, round, seed)

@@ -120,12 +120,13 @@ class EdgeGraph:
         # later. In layer i, attention reads at 2i and writes at 2i + 1, when the MLP reads.
         sources: dict[str, int] = {"embed": 0}
         destinations: dict[str, int] = {}
-        # Hook point -> who writes there, or reads, as indices. Queries, keys and values are linear in what a head reads
-        # from the stream, and so are changed themselves. With a normalisation they are not: the head's copy of the
-        # stream is changed instead ("_input"), which takes one copy for every head of every layer.
+        # Hook point -> indices of the sources whose output, or destinations whose input, is there. Queries, keys and
+        # values are linear in what a head reads from the stream, and so are changed themselves. With a normalisation
+        # they are not: the head's copy of the stream is changed instead ("_input"), which takes one copy for every
+        # head of every layer.
         suffix = "" if config.normalization_type is None else "_input"
-        self.writers: dict[str, list[int]] = {"blocks.0.hook_resid_pre": [0]}
-        self.readers: dict[str, list[int]] = {}
+        self.sources_at: dict[str, list[int]] = {"blocks.0.hook_resid_pre": [0]}
+        self.destinations_at: dict[str, list[int]] = {}
         n_layers = config.n_layers
         for layer in range(n_layers):
             block, mlp = f"blocks.{layer}", f"mlp {layer}"
@@ -136,11 +137,12 @@ class EdgeGraph:
             for port in "qkv":
                 names = [f"{head}.{port}" for head in heads]
                 hook = f"{block}.attn.hook_{port}{suffix}"
-                self.readers[hook] = _add_nodes(destinations, names, before_attention)
-            self.writers[f"{block}.attn.hook_result"] = _add_nodes(sources, heads, before_mlp)
+                self.destinations_at[hook] = _add_nodes(destinations, names, before_attention)
+            self.sources_at[f"{block}.attn.hook_result"] = _add_nodes(sources, heads, before_mlp)
             if config.d_mlp:
-                self.readers[f"{block}.hook_mlp_in"] = _add_nodes(destinations, [mlp], before_mlp)
-                self.writers[f"{block}.hook_mlp_out"] = _add_nodes(sources, [mlp], after_mlp)
+                mlp_input, mlp_output = f"{block}.hook_mlp_in", f"{block}.hook_mlp_out"
+                self.destinations_at[mlp_input] = _add_nodes(destinations, [mlp], before_mlp)
+                self.sources_at[mlp_output] = _add_nodes(sources, [mlp], after_mlp)
         _add_nodes(destinations, EXITS, 2 * n_layers)  # read after the last layer
         self.sources, self.destinations = list(sources), list(destinations)
         write_times = np.array(list(sources.values()))
@@ -169,7 +171,7 @@ class EdgeGraph:
                 writes[f"mlp {layer}"] = bool(mlp.W_out.any() or mlp.b_out.any())
         destination_matters: list[bool] = []
         for name in self.destinations:
-            # "mlp 0" and "L1H0.q" feed a source, which has to write; "prediction" feeds none.
+            # "mlp 0" and "L1H0.q" are inputs of a source, which must write; "prediction" is not.
             source = name if name in writes else name.rpartition(".")[0]
             destination_matters.append(writes.get(source, True))
         source_writes = [writes[name] for name in self.sources]
@@ -258,13 +260,14 @@ class EdgeGraph:
         (t,) = select_rounds(round, run.n_rounds)
         written: list[Tensor] = []
         every_source = np.full(len(self.sources), True)
+        # Each hook appends what its sources write; hooks fire in the order of the sources.
         hooks = _make_recording_hooks(
-            self, every_source, lambda _, of_hook: written.append(of_hook)
+            self, every_source, record=lambda first, outputs: written.append(outputs)
         )
         with torch.no_grad():
             self.forward(run.fed.take_round(t), run.latents[:, t], hooks)
-        # The list is emptied: hooks are freed late, and would keep its tensors until then.
-        return torch.cat([written.pop(0) for _ in self.writers])
+        # pop, since the hooks refer to the list, are freed late, and would keep its tensors.
+        return torch.cat([written.pop(0) for _ in self.sources_at])
 
     def forward(
         self,
@@ -341,6 +344,9 @@ class EdgeGraph:
         shifts = [known, later]
 
         def fill_later(first: int, written: Tensor) -> None:
+            """Fill in the shifts of the sources from index ``first`` on, as soon as they have
+            written ``[source, circuit * episode, pos, d_model]``.
+            """
             end = first + len(written)
             shift = ablated[first:end].unsqueeze(1) - written.unflatten(1, (n, -1))
             later[first - n_known : end - n_known] = shift
@@ -378,12 +384,13 @@ def _make_recording_hooks(
     """
 
     def visit(first: int, activation: Tensor, hook: object) -> None:
+        """Pass an activation to ``record``, with the axis of sources in front."""
         is_of_heads = activation.ndim == 4  # [row, pos, head, d_model]
         record(first, activation.movedim(2, 0) if is_of_heads else activation.unsqueeze(0))
 
     return [
         (hook, partial(visit, sources[0]))
-        for hook, sources in graph.writers.items()
+        for hook, sources in graph.sources_at.items()
         if wanted[sources].any()
     ]
 
@@ -446,7 +453,7 @@ def make_shift_hooks(
         if activation.ndim < 4:  # an MLP: one destination, without an axis of heads
             return activation + change[0]
         name = hook.name  # such as "blocks.1.attn.hook_q"
-        first = graph.readers[name][0]  # head 0 of the layer
+        first = graph.destinations_at[name][0]  # head 0 of the layer
         heads = [i - first for i in destinations]
         if not name.endswith("_input"):
             # The hook sees queries, keys or values: the change passes through their weights.
@@ -470,7 +477,7 @@ def make_shift_hooks(
 
     hooks: list[tuple[str, HookFunction]] = []
     is_shifted = np.asarray(is_cut.any(0))  # [destination]
-    for hook, destinations in graph.readers.items():
+    for hook, destinations in graph.destinations_at.items():
         shifted = [i for i in destinations if is_shifted[i]]
         if shifted:
             hooks.append((hook, partial(change_input, shifted)))

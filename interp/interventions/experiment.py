@@ -69,7 +69,7 @@ class Effects(Result):
         outcomes: names of the outcomes.
         values: outcomes with the edits, ``[edit, episode, pair, outcome]``.
         unpatched: outcomes without edits, ``[episode, pair, outcome]``.
-        seen: for each edit, the activations that the experiment was asked to watch: site ->
+        activations: for each edit, the activations that the experiment was asked to watch: site ->
             activation, ``[episode, round edited, ...]``.
         counted: True if both rounds of a pair took place in the episode, ``[episode, pair]``; None
             if all rounds did. Where it is False, values are NaN, and are left out of means. Values
@@ -85,7 +85,7 @@ class Effects(Result):
     outcomes: tuple[str, ...]
     values: Float[Tensor, "edit episode round outcome"]
     unpatched: Float[Tensor, "episode round outcome"]
-    seen: tuple[Mapping[Site, Tensor], ...] = ()
+    activations: tuple[Mapping[Site, Tensor], ...] = ()
     counted: Bool[Tensor, "episode round"] | None = None
     participants: Any = None
 
@@ -104,13 +104,13 @@ class Effects(Result):
         Args:
             analysis: name of the analysis, for the error message.
         """
-        # NaN with the edit alone: the edited iteration was not run. [edit, episode, pair]
-        is_void = self.values.isnan().any(-1) & ~self.unpatched.isnan().any(-1)
-        n_void, worst = is_void.flatten(1).sum(1).max(0)
+        # NaN only with the edit: the edited iteration was not run. [edit, episode, pair]
+        was_not_run = self.values.isnan().any(-1) & ~self.unpatched.isnan().any(-1)
+        n_not_run, worst = was_not_run.flatten(1).sum(1).max(0)
         require(
-            n_void == 0,
-            f"{self.edits[worst]!r} edits runs that did not take place in {n_void} of "
-            f"{is_void[0].numel()} pairs of episode and round, and {analysis} counts all; take an earlier run of "
+            n_not_run == 0,
+            f"{self.edits[worst]!r} edits runs that did not take place in {n_not_run} of "
+            f"{was_not_run[0].numel()} pairs of episode and round, and {analysis} counts all; take an earlier run of "
             "the loop, or patching.sweep, which leaves those episodes out",
         )
         return self
@@ -175,7 +175,7 @@ class Effects(Result):
             columns = [read - edited for edited, read in self.rounds]
             column, xlabel = "lag", "rounds after the edit"
         by_round = pd.DataFrame(sizes, index=list(self.edits), columns=columns)
-        means = by_round.T.groupby(level=0).mean().T
+        means = by_round.T.groupby(level=0).mean().T  # over pairs in the same column
         title = f"effect by edit and {column}"
         return figures.heatmaps({title: means}, label="size", xlabel=xlabel, ylabel="edit")
 
@@ -258,7 +258,7 @@ def make_interval_table(rows: Mapping[str, Interval]) -> pd.DataFrame:
 CHUNK = 8192
 """Maximum number of rows (pairs of episode and edited round) that are run at once."""
 _Change = Callable[[Tensor], Tensor]  # a function from the activation at a site to its new value
-Again = Callable[[int, int, Tensor], Tensor]
+StateRewriter = Callable[[int, int, Tensor], Tensor]
 """Function of the edited round, a later round and the state that this would read, to a state."""
 
 
@@ -326,6 +326,9 @@ def run_one_round(
     activations: dict[Site, Tensor] = {}
 
     def visit(name: str, activation: Tensor, hook: object) -> Tensor:
+        """Change the activation of the hook point ``name`` at its sites, then note what watched
+        sites have, as a hook on this point.
+        """
         for site, change in changes:
             if site.hook == name:
                 new = change(site.read(activation, layout))
@@ -337,6 +340,7 @@ def run_one_round(
 
     counter = FiringCounter([(name, partial(visit, name)) for name in names])
     with torch.set_grad_enabled(gradient), model.hooks(fwd_hooks=counter.hooks):
+        # A transformer has a quicker function for a round, and can start before any layer.
         run_step = model.stepper() if can_resume_rounds(model) else None
         if before is not None:
             run_step = partial(model.step, resume_from=before)  # type: ignore[call-arg]
@@ -371,10 +375,10 @@ class Edit:
               all pairs (ordered by episode, then round) that the chunk contains;
             - encoded rounds, which replace the inputs (``place`` is then None).
         add: True if the tensor is added to the current value, False if it replaces it.
-        again: optional function that changes the carried state before every later round. It is
-            called with the index of the edited round, the index of the later round, and the state
-            ``[episode, latent, width]`` that the later round would read. It returns the state
-            that the later round reads instead.
+        rewrite_state: optional function that changes the carried state before every later round.
+            It is called with the index of the edited round, the index of the later round, and the
+            state ``[episode, latent, width]`` that the later round would read. It returns the
+            state that the later round reads instead.
         rounds: all rounds in which an edited run has the edit: an int, a slice, a list or "all".
             The rounds in which the experiment starts must be among them. By default, the edit is
             made only in the round in which the edited run starts.
@@ -383,7 +387,7 @@ class Edit:
     place: Place | None
     value: Rollout | Tensor | EncodedRounds | Callable[[Tensor, slice], Tensor]
     add: bool = False
-    again: Again | None = None
+    rewrite_state: StateRewriter | None = None
     rounds: Rounds | None = None
 
     @classmethod
@@ -526,14 +530,14 @@ class Outputs(NamedTuple):
             ``[edit, episode, round edited, read, row, width]``. The axis ``read`` has one entry per
             lag if ``Experiment.reads`` is "each", and a single one, for the last round, if it is
             "last".
-        seen: site of ``Experiment.watched`` -> its activation, ``[episode, round edited, ...]``;
+        activations: site of ``Experiment.watched`` -> its activation, ``[episode, round edited, ...]``;
             empty if there are several edits.
     """
 
     edits: Sequence[int]
     predictions: Tensor
     carried: Tensor
-    seen: Mapping[Site, Tensor] = {}
+    activations: Mapping[Site, Tensor] = {}
 
 
 @dataclass(frozen=True)
@@ -562,7 +566,7 @@ class Experiment:
         update: False skips the part of a round after the prediction, to save time; the readout must
             then not need the state.
         watched: sites whose activations in the edited rounds are stored in the result
-            (:attr:`Effects.seen`).
+            (:attr:`Effects.activations`).
         known: site -> its activation in the same rounds without edits, ``[episode, round edited,
             ...]``, from an earlier experiment. It saves time, and does not change results: if the
             residual stream before the first edited layer is among the sites, the computation starts
@@ -606,6 +610,7 @@ class Experiment:
                 )
         # run() refuses a round that is listed twice; batches() accepts it.
         starts = tuple(select_rounds(self.rounds, n_rounds, may_repeat=True))
+        # The class is frozen, so an ordinary assignment would raise an error.
         object.__setattr__(self, "rounds", starts)
         object.__setattr__(self, "commit", self.commit or run.commit)
         for edit in self.every_edit:
@@ -636,6 +641,7 @@ class Experiment:
         starts = self.starts
         outside = sorted(set(starts).difference(acting))
         rounds_in_words = _format_rounds(acting)
+        # (If no start is outside, the message is made but not shown, with any rounds in it.)
         require(
             not outside,
             f"an edit of rounds {rounds_in_words} is not made in round {_format_rounds(outside or acting)}, which the "
@@ -699,7 +705,8 @@ class Experiment:
         predictions = outputs.predictions[:, :, start_indices, lags]
         carried = outputs.carried[:, :, start_indices, read_indices]
         by_edit: list[Tensor] = []
-        # A decoder may be fitted for each episode, the first axis: edits are read one by one.
+        # One edit at a time, so that the first axis is that of episodes: a decoder may have a
+        # separate map for each.
         for prediction, latents in zip(predictions, carried, strict=True):
             values = outcome.values(self.model, run.layout, prediction, latents, slots)
             by_edit.append(values)
@@ -719,8 +726,9 @@ def _is_writable(value: object) -> bool:
         return False
     if value.numel() == 0:
         return True
+    # [episode, number]; a tensor with one axis counts as one episode
     is_nan = value.isnan().flatten(1) if value.ndim > 1 else value.isnan()
-    has_nan = is_nan.any(-1)  # [episode]
+    has_nan = is_nan.any(-1)
     return not has_nan.all()
 
 
@@ -747,7 +755,8 @@ def run(experiment: Experiment) -> Effects:
     select_rounds(experiment.rounds, base.n_rounds)
     require_own(base, model)
     # At sites other than the carried state, this model computes a source's activations again, from
-    # the source's states, which must therefore be its own. Equal settings: checked with the base.
+    # the source's states, which must therefore be its own. A source with the settings of the base
+    # needs no check, since the base was checked.
     for edit in experiment.every_edit:
         source, place = edit.value, edit.place
         if not isinstance(source, Rollout) or source.settings == base.settings:
@@ -755,13 +764,13 @@ def run(experiment: Experiment) -> Effects:
         if place is not None and place.site.component != "latent":
             require_own(source, model)
     by_edit: dict[int, Tensor] = {}
-    seen: list[Mapping[Site, Tensor]] = []
+    activations: list[Mapping[Site, Tensor]] = []
     # Batches come in any order of the edits; if sites are watched, each edit in turn is a batch. If
-    # none are, ``seen`` is empty for every edit.
+    # none are, ``activations`` is empty for every edit.
     for outputs in batches(experiment):
         indices = outputs.edits
         by_edit |= zip(indices, experiment.read(outputs), strict=True)
-        seen += [outputs.seen] * len(indices)
+        activations += [outputs.activations] * len(indices)
     values = torch.stack([by_edit[i] for i in range(len(by_edit))])  # [edit, ...]
     unpatched = _read_without_edits(experiment)
     counted = _find_counted_episodes(experiment)
@@ -778,7 +787,7 @@ def run(experiment: Experiment) -> Effects:
         outcomes=tuple(outcomes),
         values=values,
         unpatched=unpatched,
-        seen=tuple(seen),
+        activations=tuple(activations),
         counted=None if counted.all() else counted,
         participants=participants,
     )
@@ -789,8 +798,8 @@ def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round 
     each pair (round edited, round read).
     """
     base, lags = experiment.run, torch.arange(experiment.horizon + 1)
-    starts = torch.tensor(experiment.starts).unsqueeze(1)
-    # [start, lag]; the last round fills up lags after the end, which no pair reads.
+    starts = torch.tensor(experiment.starts).unsqueeze(1)  # rounds that are edited, [start, 1]
+    # [start, lag]; the last round stands in for lags after the end, which no pair reads.
     rounds = (starts + lags).clamp_max(base.n_rounds - 1)
     # State t + 1 is the one after round t.
     states = rounds + 1 if experiment.reads == "each" else rounds[:, -1:] + 1
@@ -847,7 +856,7 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
         return
     n_starts = len(experiment.starts)
     for i, together in enumerate(experiment.edits.values()):
-        prediction, latents, seen = _run_edited_rounds(experiment, together)
+        prediction, latents, activations = _run_edited_rounds(experiment, together)
         one_edit = (1, -1, n_starts)  # rows become [edit, episode, round edited]
         outputs = _run_later_rounds(
             experiment,
@@ -856,8 +865,8 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
             latents.unflatten(0, one_edit),
             together=together,
         )
-        by_site = {site: rows.unflatten(0, (-1, n_starts)) for site, rows in seen.items()}
-        yield outputs._replace(seen=by_site)
+        by_site = {site: rows.unflatten(0, (-1, n_starts)) for site, rows in activations.items()}
+        yield outputs._replace(activations=by_site)
 
 
 def _find_patched_sites(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
@@ -878,7 +887,7 @@ def _find_patched_sites(experiment: Experiment) -> tuple[Rollout | None, list[Si
     sites: list[Site] = []
     for edit in every_edit:
         place = edit.place
-        is_made_once = edit.rounds is None and edit.again is None
+        is_made_once = edit.rounds is None and edit.rewrite_state is None
         if edit.value is not source or not is_made_once or place is None or not place.is_whole:
             return not_plain
         sites.append(place.site)
@@ -891,7 +900,7 @@ def run_on(
     rounds: Sequence[int],
     horizon: int,
     latents: Tensor,
-    again: Again | None = None,
+    rewrite_state: StateRewriter | None = None,
 ) -> Outputs:
     """Run the model from chosen carried states for some rounds, with the inputs of a rollout.
 
@@ -901,15 +910,15 @@ def run_on(
         rounds: index of the first round for each continuation.
         horizon: number of rounds to run, including the first.
         latents: state that each first round reads, ``[episode, round, row, width]``.
-        again: function ``(first round, later round, state)`` -> the state that the later round
-            reads instead of ``state``; None for no change.
+        rewrite_state: function ``(first round, later round, state)`` -> the state that the later
+            round reads instead of ``state``; None for no change.
 
     Returns:
         Predictions of all rounds that were run, ``[1, episode, first round, lag, ...]``, and the
         carried state after the last one, as for an experiment with one edit.
     """
     place = Place.of("latent", model=model)
-    edits = {"state": [Edit(place, latents, again=again)]}
+    edits = {"state": [Edit(place, latents, rewrite_state=rewrite_state)]}
     # An experiment's horizon counts the rounds after the first. One edit is one batch.
     return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
 
@@ -983,7 +992,7 @@ def _run_edited_rounds(
     can_start_late = len(hooked) == len(together) and experiment.commit == "target"
     chunk_size = rows.fed.choose_batch_size(CHUNK)
     steps: list[Step] = []
-    seen: list[dict[Site, Tensor]] = []
+    activations_by_chunk: list[dict[Site, Tensor]] = []
     for start in range(0, len(rows.latents), chunk_size):
         chunk = slice(start, start + chunk_size)
         before = None
@@ -999,10 +1008,13 @@ def _run_edited_rounds(
             before=before,
         )
         steps.append(step)
-        seen.append(activations)
+        activations_by_chunk.append(activations)
     predictions = torch.cat([step.prediction for step in steps])
     latents = torch.cat([step.latents for step in steps])
-    by_site = {site: torch.cat([activations[site] for activations in seen]) for site in watched}
+    by_site = {
+        site: torch.cat([activations[site] for activations in activations_by_chunk])
+        for site in watched
+    }
     return predictions, latents, by_site
 
 
@@ -1161,8 +1173,8 @@ def _run_later_rounds(
         rounds = [t + lag for t in active_starts]
         state = carried[:, :, active]
         for edit in together:
-            if edit.again is not None:
-                state = _rewrite_state(edit.again, active_starts, rounds, state)
+            if edit.rewrite_state is not None:
+                state = _rewrite_state(edit.rewrite_state, active_starts, rounds, state)
         if experiment.propagate:
             later_edits = [
                 edit
@@ -1191,19 +1203,19 @@ def _run_later_rounds(
 
 
 def _rewrite_state(
-    again: Again, starts: Sequence[int], rounds: Sequence[int], state: Tensor
+    rewriter: StateRewriter, starts: Sequence[int], rounds: Sequence[int], state: Tensor
 ) -> Tensor:
-    """Change the state that later rounds read, by calling an edit's function ``again``, and return
-    it.
+    """Change the state that later rounds read, by calling an edit's function
+    ``rewrite_state``, and return it.
 
     Args:
-        again: function ``(edited round, later round, state)`` -> the new state.
+        rewriter: function ``(edited round, later round, state)`` -> the new state.
         starts: indices of the edited rounds.
         rounds: index of the later round that follows each edited round.
         state: the state, ``[edit, episode, round, row, width]``; changed in place.
     """
     for i, (start, t) in enumerate(zip(starts, rounds, strict=True)):
-        state[:, :, i] = torch.stack([again(start, t, of_edit) for of_edit in state[:, :, i]])
+        state[:, :, i] = torch.stack([rewriter(start, t, of_edit) for of_edit in state[:, :, i]])
     return state
 
 
@@ -1232,13 +1244,13 @@ def _run_following_rounds(
     base, model, commit = experiment.run, experiment.model, experiment.commit
     shape, latents = state.shape[:3], state.flatten(0, 2)
     n_edits = shape[0]
-    # The same inputs for every edit.
+    # The inputs of these rounds, repeated for every edit.
     fed = base.fed.rows(rounds).map_tensors(partial(tile, times=n_edits))
     with torch.no_grad():
         # A transformer without hooks can compute the prediction alone; the state stays as it was.
         if only_predicts and not later_edits and can_resume_rounds(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
-            # NaN for missing rounds, as run_round gives them.
+            # NaN for missing rounds, as run_round does. The state is not needed.
             prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)
             return prediction.unflatten(0, shape), state
         if later_edits:

@@ -196,14 +196,14 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     sizes = task.sizes_of(run.episodes)
     known = task.sample_for(run.model, n_known, round + 1, seed=_FITTING_SEED, sizes=sizes)
     values = via.run(known)  # key -> [episode, round, ...]
-    reader, not_read, constant = _fit_reader(run.model, known, via, values, round)
+    decoder, not_read, constant = _fit_decoder(run.model, known, via, values, round)
     return Memory(
         round=round,
-        state=reader.read(base.latents[:, [round]]),
+        state=decoder.read(base.latents[:, [round]]),
         not_read=not_read,
         constant=constant,
         known=known,
-        known_state={key: values[key][:, [round]] for key in reader.shapes},
+        known_state={key: values[key][:, [round]] for key in decoder.shapes},
     )
 
 
@@ -224,18 +224,19 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
         The state that the receiver reads in the memory's round, ``[episode, row, width]``.
     """
     known_states = rollout(receiver, memory.known).latents[:, memory.round]  # [episode, row, width]
-    writer = Affine.fit(_join_variables(memory.known_state), known_states.flatten(1).double().cpu())
-    written = writer(_join_variables(memory.state)).reshape(-1, *known_states.shape[1:])
-    return keep_padding(written, run, memory.round)
+    known_numbers = known_states.flatten(1).double().cpu()  # [episode, row * width]
+    encode = Affine.fit(_join_variables(memory.known_state), known_numbers)
+    states = encode(_join_variables(memory.state)).reshape(-1, *known_states.shape[1:])
+    return keep_padding(states, run, memory.round)
 
 
-def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
+def keep_padding(states: Tensor, run: Rollout, round: int) -> _Carried:
     """Copy those numbers of carried states that hold no memory from a run into new states. They are
     the length of a part of the state that grows, such as a cache, and the padding of rows to a
     common width.
 
     Args:
-        written: the new states, ``[episode, row, width]``.
+        states: the new states, ``[episode, row, width]``.
         run: the rollout with the right lengths and padding.
         round: index of the round that reads the states.
 
@@ -245,7 +246,7 @@ def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
     state_of_run = run.latents[:, round]
     n_rows = state_of_run.shape[1]
     holds_memory = carried_mask(run.model)[:n_rows].to(state_of_run.device)  # [row, width]
-    return torch.where(holds_memory, written.to(state_of_run), state_of_run)
+    return torch.where(holds_memory, states.to(state_of_run), state_of_run)
 
 
 @checked
@@ -331,7 +332,7 @@ def _find_round(round: int, n_rounds: int) -> int:
     return index
 
 
-def _fit_reader(
+def _fit_decoder(
     machine: Machine, known: Episodes, algorithm: Algorithm, values: Values, round: int
 ) -> tuple[Writer, tuple[str, ...], tuple[str, ...]]:
     """Fit a decoder of the variables that an algorithm carries from round to round, as far as an
@@ -358,7 +359,7 @@ def _fit_reader(
         squared_error, variation = score_second_half(run.latents[:, [round]], target, ridge)
         if variation == 0:
             constant.append(key)
-        elif squared_error <= (1 - _MIN_R2) * variation:
+        elif squared_error <= (1 - _MIN_R2) * variation:  # R2 is 1 - squared_error / variation
             read.append(key)
         else:
             not_read.append(key)
@@ -369,8 +370,9 @@ def _fit_reader(
             f"from {machine.name!r} before round {round}; raise n_known=, give another "
             "algorithm as via=, or hand over in a later round"
         )
-    reader = Writer.fit(machine, run, values, read, round=round, ridge=ridge)
-    return reader, tuple(not_read), tuple(constant)
+    # A Writer decodes variables, and could also change them, which is not needed here.
+    decoder = Writer.fit(machine, run, values, read, round=round, ridge=ridge)
+    return decoder, tuple(not_read), tuple(constant)
 
 
 def _play_machine(
@@ -428,6 +430,7 @@ def _play_algorithm(
     initial = receiver.start(episodes)
     # Index 0: the state before the first round that is played, [episode, ...]
     after_earlier_rounds = {key: numbers[:, 0] for key, numbers in before.items()}
+    # Variables with one value in all episodes, such as the number of past rounds.
     common = {key: after_earlier_rounds[key] for key in first.constant if key in initial}
     starts = []
     for memory in memories:
@@ -440,6 +443,7 @@ def _play_algorithm(
     for start in starts:
         # The state before each round, from which one step computes the predictions of all rounds.
         by_round = receiver.unroll(start, inputs, n_episodes=len(episodes), n_rounds=n_later)
+        # [episode, round, ...]; a step is the same equations in every round
         _, computed = receiver.step(by_round, inputs)
         predictions.append(receiver.distribution(computed))
     return predictions

@@ -327,7 +327,7 @@ def _find_most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
     """
     largest = probabilities.max(-1, keepdims=True)
     is_largest = probabilities >= largest - 1e-9
-    return np.asarray(is_largest.argmax(-1))
+    return np.asarray(is_largest.argmax(-1))  # of booleans, argmax is the first True
 
 
 def _grade_numbers(
@@ -353,7 +353,8 @@ def _grade_numbers(
     effect = patched - plain
     wanted = goal - before
     if by_moves:
-        # The algorithm's number plus the model's change: what the model had before cancels.
+        # The algorithm's number plus the model's change. The model's number without the
+        # intervention cancels, and may differ from the algorithm's.
         patched = before + patched - plain
         plain = before
     # [episode, round]
@@ -625,7 +626,7 @@ class Claim:
         of the model carry which variables.
         """
         claims: list[Claim] = []
-        # Outcome and control may be missing: the defaults are then those of Claim.
+        # A task's claim is (variable, sites, outcome, control); the last two may be missing.
         for key, sites, *outcome_and_control in catalog.of(model).analysis.claims(model):
             if sites is None:  # anywhere in the carried state
                 outcome = outcome_and_control[:1]
@@ -682,6 +683,7 @@ def carriers(
     base_run, source_run = paired_runs(model, base, source, "interchange")
 
     def test(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
+        """Interchange a claim's variable at some places: its own, or those of the control."""
         return interchange(
             model,
             base_run,
@@ -697,12 +699,12 @@ def carriers(
     for claim in claims:
         places = resolve_places(claim.places, model, base_run)
         placebos = list_placebos(model, base_run, places, seed)
-        accuracy, score = float("nan"), float("nan")
+        random_accuracy, random_score = float("nan"), float("nan")
         if placebos:
             random = test(claim, placebos)
-            accuracy, score = random.iia_informative, random.score().estimate
+            random_accuracy, random_score = random.iia_informative, random.score().estimate
         row = test(claim, places).to_frame(seed=seed)
-        row = row.assign(random=accuracy, random_score=score, control=claim.control)
+        row = row.assign(random=random_accuracy, random_score=random_score, control=claim.control)
         # No control at a plain vector: it is a single number. At heads, controls are not defined.
         if not placebos and all(_is_plain_vector(place) for place in places):
             row = row.assign(no_random="no other direction")

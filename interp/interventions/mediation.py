@@ -136,8 +136,8 @@ class _Routes:
                 "later components of its own position and, through attention, on later positions; "
                 "choose one of these"
             )
-        every = every_site(self.model, self.layout, self.model.points, None)
-        later = ", ".join(str(site) for site in every if self.is_downstream(site))
+        all_sites = every_site(self.model, self.layout, self.model.points, None)
+        later = ", ".join(str(site) for site in all_sites if self.is_downstream(site))
         return f"what a round computes after it: {later or 'nothing'}"
 
     def is_downstream(self, site: Site) -> bool:
@@ -169,7 +169,8 @@ class _Routes:
             seed: seed of the draw.
         """
         generator = np.random.default_rng(seed)
-        # (component, all heads together?, all positions together?) -> number of sites to match
+        # Key: (component, whether a site is all heads, whether it is all positions together); value:
+        # number of sites of this kind to draw.
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
         drawn: list[Site] = []
         n_of_any_point = 0
@@ -177,7 +178,8 @@ class _Routes:
             candidates = self._list_pool(component, all_heads=all_heads, everywhere=everywhere)
             pool = _exclude_overlapping(candidates, mediators)
             drawn += _draw(pool, n, generator)
-            if not pool and self.hook_times is not None:  # no transformer
+            # A model that is not a transformer may have no other site of this component.
+            if not pool and self.hook_times is not None:
                 n_of_any_point += n
         if n_of_any_point:
             any_point: list[Site] = []
@@ -235,7 +237,7 @@ def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[
 
 def _exclude_overlapping(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
     """Return the sites of ``pool`` that have no activation in common with any site of ``known``."""
-    return [site for site in pool if not any(_overlap(site, taken) for taken in known)]
+    return [site for site in pool if not any(_overlap(site, known_site) for known_site in known)]
 
 
 def _can_affect(start: _Time, start_span: _Span, end: _Time, end_span: _Span) -> bool:
@@ -695,7 +697,7 @@ class _CauseSwap:
             watched=watched,
         )
         effects = run(experiment).require_all_edits("mediation")
-        return effects.values.flatten(1, 2), effects.seen
+        return effects.values.flatten(1, 2), effects.activations
 
     def measure(self, sets: Sequence[_Sites]) -> _EffectSums:
         """For each set of sites, measure the effect of the cause with these sites frozen, and the
@@ -704,13 +706,14 @@ class _CauseSwap:
         Args:
             sets: the sets of sites.
         """
-        every = tuple(dict.fromkeys(site for case in sets for site in case))
-        without_and_with = {"nothing": [], "swap": self.cause_edits}
-        # Outcomes [row, value], and activations of the sites [episode, round, ...]
-        (plain, swapped), (before, after) = self.run(without_and_with, every)
+        all_sites = tuple(dict.fromkeys(site for case in sets for site in case))
+        without_and_with_cause = {"without": [], "with": self.cause_edits}
+        # Without the cause set, then with it: outcomes [row, value], and activations of the sites
+        # [episode, round, ...]
+        (plain, swapped), (before, after) = self.run(without_and_with_cause, all_sites)
         effect = swapped - plain
         changed: dict[Site, NDArray[np.bool_]] = {}  # in which rows the cause changes the site
-        for site in every:
+        for site in all_sites:
             is_same = torch.isclose(after[site], before[site]).flatten(2).all(2)
             changed[site] = ~is_same.flatten().numpy(force=True)
         lost: dict[_Sites, NDArray[Any]] = {}
@@ -718,10 +721,13 @@ class _CauseSwap:
         share_moved: dict[_Sites, float] = {}
         for case in sets:
             freeze = [Edit.of(site, before[site]) for site in case]
-            carry = [Edit.of(site, after[site]) for site in case]
-            values, _ = self.run({"direct": [*self.cause_edits, *freeze], "indirect": carry})
+            set_as_with_cause = [Edit.of(site, after[site]) for site in case]
+            values, _ = self.run(
+                {"direct": [*self.cause_edits, *freeze], "indirect": set_as_with_cause}
+            )
             direct, indirect = values - plain
-            # Projections on the whole effect: what freezing the sites takes away, what they bring.
+            # Projected on the whole effect: what is lost if the sites are frozen, and what they
+            # bring about alone.
             lost[case] = _compute_products(effect - direct, effect)
             brought[case] = _compute_products(indirect, effect)
             is_moved = np.any([changed[site] for site in case], axis=0)

@@ -244,7 +244,8 @@ class Writer:
         """
         (affine_map,) = self.decoder.maps  # one map reads all rows together
         steps = affine_map.steps.double().cpu()  # [element, row * width]
-        # The left singular vectors are an orthonormal basis of all steps, [row * width, step].
+        # The left singular vectors are an orthonormal basis of all steps, [row * width, step];
+        # those with a singular value of 0 are in no step's direction.
         vectors, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
         is_spanned = sizes > 1e-9 * sizes.max()
         basis = vectors[:, is_spanned]
@@ -368,6 +369,7 @@ def decodable(
         inputs = torch.from_numpy(selected_values).unsqueeze(-2).to(latents)  # one row
         error_from_selected, variation = score_second_half(inputs, target, ridge)
         error_from_state, _ = score_second_half(latents, target, ridge)
+        # An error below the share RANK is rounding.
         is_determined = error_from_selected <= RANK * variation
         is_in_state = error_from_state <= (1 - _MIN_EXPLAINED_SHARE) * error_from_selected
         if not is_determined and is_in_state:
@@ -536,11 +538,11 @@ class Transition:
         Raises:
             InputError: a decoded variable is not part of the algorithm's state.
         """
-        read, carried = self.shapes.keys(), algorithm.state
+        decoded, carried = self.shapes.keys(), algorithm.state
         require(
-            read <= set(carried),
+            decoded <= set(carried),
             f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
-            f"the writer reads {', '.join(read)}",
+            f"the writer reads {', '.join(decoded)}",
         )
         values = algorithm.run(self.episodes)
         state, _ = algorithm.select_step_arguments(values, list(self.rounds))
@@ -548,7 +550,7 @@ class Transition:
         for lag in range(self.horizon):
             _, inputs = algorithm.select_step_arguments(values, [t + lag for t in self.rounds])
             state, _ = algorithm.step(state, inputs)
-        return {key: state[key] for key in read}
+        return {key: state[key] for key in decoded}
 
     def _sum_squares(
         self, algorithm: Algorithm

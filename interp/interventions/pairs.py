@@ -184,7 +184,7 @@ def prepare(
     """
     model.eval()
     sides = clean, corrupted
-    # [episode, round, position]
+    # Of each side, the lengths of the axes [episode, round, position].
     shapes = [(len(side), side.n_rounds, model.layout.fit(side).n_positions) for side in sides]
     require(
         shapes[0] == shapes[1],
@@ -255,7 +255,7 @@ def warn_about_mismatch(pair: Pair) -> None:
     # do: not at all while others differ, or by clearly less, or clearly more.
     gap = unpaired.mean(0) - paired.mean(0)  # [round]
     is_equal = (paired == 0).all(0) & (unpaired > 0).any(0)
-    # gap / (std / sqrt(n)) is the gap in standard errors; multiplied out, since std may be 0.
+    # The gap in standard errors is gap / (std / sqrt(n)); std may be 0, so nothing is divided.
     is_far = gap.abs() * n**0.5 > _N_STANDARD_ERRORS * unpaired.std(0)
     if (is_equal | is_far).any():
         return
@@ -291,10 +291,10 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
     refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
         return rollout(model.eval(), episodes)
-    run, played = require_own(episodes, model), episodes.episodes
+    run, episodes_of_run = require_own(episodes, model), episodes.episodes
     size = run.n_episodes, run.n_rounds
     require(
-        played is not None and (len(played), played.n_rounds) == size,
+        episodes_of_run is not None and (len(episodes_of_run), episodes_of_run.n_rounds) == size,
         "this rollout does not hold its episodes, or was cut; give the episodes",
     )
     return run
@@ -440,6 +440,9 @@ def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
     """
 
     def read_state(latents: Tensor) -> Tensor:
+        """Return the state as numbers: the algorithm's state of a handwired model, else the
+        latents.
+        """
         state = pair.model.read_state(latents) if pair.model.is_handwired else latents
         return state.flatten(latents.ndim - 2)  # [*cell, episode, number]
 

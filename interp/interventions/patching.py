@@ -170,7 +170,8 @@ class PatchingResult(Result):
         the permutations.
         """
         frames: list[pd.DataFrame] = []
-        # A part: all sites that are counted in the same episodes, with only these episodes.
+        # Statistics need equally many episodes per site. So a part has the sites that are counted
+        # in the same episodes, with only these episodes.
         for is_in_part, part in self._split_by_counted_episodes():
             frame = part._make_site_rows(seed)
             frames.append(frame.set_index(np.flatnonzero(is_in_part.numpy(force=True))))
@@ -276,7 +277,8 @@ class PatchingResult(Result):
         players = self.participants
         if players is None or len(set(players)) == len(self.base):
             return metrics
-        # average_by_participant averages over the first axis: episodes are put first, then back.
+        # average_by_participant averages over the first axis, so arrays are transposed before and
+        # after.
         means = [average_by_participant(x.numpy(force=True).T, players) for x in metrics]
         values, base, source = (torch.from_numpy(mean.T) for mean in means)
         return values, base, source
@@ -451,7 +453,8 @@ class RoundsResult(Result):
             means, _ = result._average_by_site()
             columns[result.round] = means.numpy(force=True)
         table = pd.DataFrame(columns, index=[str(site) for site in first.sites])
-        rank = table.abs().max(axis=1).rank(method="first", ascending=False)  # 1: largest effect
+        # Each site's rank by its largest effect, from 1; "first" breaks ties by the order of sites.
+        rank = table.abs().max(axis=1).rank(method="first", ascending=False)
         drawn = table[rank <= _MAX_DRAWN_SITES]
         n_drawn, n_sites = len(drawn), len(table)
         title = f"{first.settings['model']}: {first.direction}"
@@ -584,6 +587,9 @@ def patch_pair(
     base, source = _find_sides(pair, direction)
 
     def read(outputs: Outputs) -> Float[Tensor, "site episode 1 1"]:
+        """Return the metric of the patched runs, ``[site, episode, pair, outcome]``: one pair of
+        rounds and one outcome.
+        """
         # Index 0: the only edited round, and of carried states the only round that is read.
         readout = Readout(outputs.predictions[:, :, 0], outputs.carried[:, :, 0, 0])
         return measure.measure(readout, pair)[..., None, None]
@@ -689,6 +695,9 @@ def round_map(
     pairs = {t: replace(pair, round=t, read_round=t) for t in rounds}  # to measure one round
 
     def read(outputs: Outputs) -> Float[Tensor, "1 episode pair 1"]:
+        """Return the metric in every later round after each patch, ``[edit, episode, pair,
+        outcome]``: one edit and one outcome.
+        """
         values: list[Tensor] = []
         for patched_round, read_round in experiment.pairs:
             start, lag = rounds.index(patched_round), read_round - patched_round
@@ -759,7 +768,8 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
     frame = frame[frame["read"].isin(list(gaps))]
     # Index 0: the only edit and the only outcome. [episode, pair]
     episode_effects = effects.effects[0, :, :, 0].double().numpy(force=True)
-    # By rows in memory, since NumPy's sums depend on the order of the numbers there.
+    # Copied so that the numbers of each pair lie together in memory: the last digit of a sum
+    # depends on the order in which NumPy adds.
     sizes = np.abs(np.ascontiguousarray(episode_effects.T)).mean(-1)
     size_by_rounds = dict(zip(effects.rounds, sizes.tolist(), strict=True))
     patched, read = frame["patched"], frame["read"]

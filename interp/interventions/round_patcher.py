@@ -101,7 +101,8 @@ class RoundPatcher:
         layout = run.layout
         # End of the positions that are run: nothing is read after the prediction without an update.
         self.end = layout.n_positions if update else layout.predict_position + 1
-        # A hook that is attached to the model may act at some positions: it has to see all of them.
+        # If the user attached hooks to the model, whole rounds are run: a hook may act at a position
+        # that would be left out.
         can_run_layers = can_resume_rounds(model) and runs_without_hooks(model)
         self.transformer = cast(HookedLatentTransformer, model) if can_run_layers else None
         if self.transformer is not None:
@@ -154,6 +155,7 @@ class RoundPatcher:
             )
         n_episodes = len(self.latents)
         cells_per_chunk = max(1, self.max_rows // n_episodes)
+        # Cells at the same hook, or at hooks next to each other, run together.
         for indices in _pack_groups(list(by_hook.values()), cells_per_chunk):
             patches = _Patches([cells[i] for i in indices], source, layout)
             # Sorted by layer: if the first cell has a layer, all cells of the chunk have one.

@@ -234,12 +234,12 @@ class Site:
         token layout. For the carried state, these are the labels of its rows (vectors), such as
         "<z>". The position of the site itself does not matter.
         """
-        kind, every = self.kind, layout.labels
-        if kind.labels:
+        kind, labels_of_round = self.kind, layout.labels
+        if kind.labels:  # a component may name its positions itself
             return kind.labels
         if kind.axes != "latent":
-            return every
-        return tuple(every[i] for i in layout.latent_positions)
+            return labels_of_round
+        return tuple(labels_of_round[i] for i in layout.latent_positions)
 
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
         """Return the index with which ``activation[index]`` is the part at this site.
@@ -332,7 +332,7 @@ def sites(
             len(positions) > 0,
             "positions is empty; give labels, 'all' for each on its own, or None for whole activations",
         )
-    every: list[Site] = []
+    all_sites: list[Site] = []
     for name in names:
         kind = component(name, model)
         key, n_heads = kind.key, kind.n_heads
@@ -345,13 +345,13 @@ def sites(
         example = Site(key, example_layer, kind=kind)
         labels = _list_position_labels(example, layout, positions)
         for layer, head, label in product(layer_choices, head_choices, labels):
-            every.append(Site(key, layer, head=head, position=label, kind=kind))
-    require(every, f"no site of {', '.join(names)} is at {positions}")
-    return [resolve_site(site, model, layout) for site in dict.fromkeys(every)]
+            all_sites.append(Site(key, layer, head=head, position=label, kind=kind))
+    require(all_sites, f"no site of {', '.join(names)} is at {positions}")
+    return [resolve_site(site, model, layout) for site in dict.fromkeys(all_sites)]
 
 
 def select_sites(
-    model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None
+    model: Machine, layout: RoundLayout, requested: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
     """Turn the argument ``sites`` of an analysis into a list of sites (activations at one layer,
     head and position).
@@ -364,36 +364,38 @@ def select_sites(
     Args:
         model: the model.
         layout: token layout of the rounds.
-        given: sites, texts of sites, or names of components; None for residual stream, attention
-            outputs and heads, or every hook point of a model that is no transformer.
+        requested: sites, texts of sites, or names of components; None for residual stream,
+            attention outputs and heads, or every hook point of a model that is no transformer.
 
     Returns:
         The sites, each checked against the model.
     """
-    if given is None:
+    if requested is None:
         return sites(model, layout)
-    every: list[Site] = []
-    for text in [given] if isinstance(given, Site | str) else non_empty("sites", given):
+    if isinstance(requested, Site | str):
+        requested = [requested]
+    selected: list[Site] = []
+    for text in non_empty("sites", requested):
         name, at_sign, position = str(text).partition("@")
         is_head = _HEAD_PATTERN.fullmatch(name) is not None
         is_component = isinstance(text, str) and name.isidentifier() and not is_head
         # With layers, a name stands for one site for each layer, head and position.
         if is_component and component(name, model).has_layer:
-            every += sites(model, layout, name, positions=position if at_sign else "all")
+            selected += sites(model, layout, name, positions=position if at_sign else "all")
         else:
-            every.append(resolve_site(text, model, layout))
-    return every
+            selected.append(resolve_site(text, model, layout))
+    return selected
 
 
 def resolve_one(
-    given: Site | str | Sequence[Site | str], model: Machine | None, layout: RoundLayout
+    requested: Site | str | Sequence[Site | str], model: Machine | None, layout: RoundLayout
 ) -> Site:
     """Return one site, after checking that the model has it. If several sites are passed, they must
     be rows (vectors) of the state that the model carries from round to round. They are joined into
     one site, such as "latent@h+c".
 
     Args:
-        given: a site or its text; or several, such as ["latent@h", "latent@c"].
+        requested: a site or its text; or several, such as ["latent@h", "latent@c"].
         model: the model that has the site; None skips the check.
         layout: token layout of the rounds.
 
@@ -402,20 +404,20 @@ def resolve_one(
     >>> str(resolve_one(["latent@<z>"], model, model.layout))
     'latent@<z>'
     """
-    if isinstance(given, Site | str):
-        return resolve_site(given, model, layout)
-    every = [resolve_site(site, model, layout) for site in non_empty("sites", given)]
-    if len(every) == 1:
-        return every[0]
-    names = ", ".join(map(str, every))
-    carried = [site for site in every if site.kind.axes == "latent"]
+    if isinstance(requested, Site | str):
+        return resolve_site(requested, model, layout)
+    resolved = [resolve_site(site, model, layout) for site in non_empty("sites", requested)]
+    if len(resolved) == 1:
+        return resolved[0]
+    names = ", ".join(map(str, resolved))
+    carried = [site for site in resolved if site.kind.axes == "latent"]
     rows = [site.position for site in carried if site.position]
     require(
-        len(rows) == len(every),
+        len(rows) == len(resolved),
         f"one site is read here, or several channels of what is carried, such as ['latent@h', 'latent@c']; got {names}",
     )
     joined = "+".join(str(row) for row in rows)
-    return resolve_site(replace(every[0], position=joined), model, layout)
+    return resolve_site(replace(resolved[0], position=joined), model, layout)
 
 
 def default_components(model: Machine) -> tuple[str, ...]:
@@ -442,8 +444,8 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
         width = 0 if channel.name in length_names else channel.shape[-1]
         widths_by_row += [width] * channel.rows
     widest = max(channel.shape[-1] for channel in model.channels)
-    ends = torch.tensor(widths_by_row).unsqueeze(1)  # [row, 1]
-    return torch.arange(widest) < ends
+    widths = torch.tensor(widths_by_row).unsqueeze(1)  # [row, 1]
+    return torch.arange(widest) < widths  # each row is True up to its own width
 
 
 def _list_position_labels(
@@ -467,8 +469,8 @@ def _list_position_labels(
         return [labels[i] for i in layout.positions(positions)]
     if positions == "all":
         return list(labels)
-    wanted = [positions] if isinstance(positions, str) else list(positions)
-    return [label for label in labels if label in wanted]
+    requested = [positions] if isinstance(positions, str) else list(positions)
+    return [label for label in labels if label in requested]
 
 
 def resolve_site(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
@@ -699,9 +701,9 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
         model: the model.
         run: a rollout of the model, which determines the token layout.
     """
-    every = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
+    requested = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
     resolved: list[Place] = []
-    for place in every:
+    for place in requested:
         if not isinstance(place, Place):
             place = Place.of(place, model=model)
         site = resolve_site(place.site, model, run.layout)

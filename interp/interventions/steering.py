@@ -95,7 +95,8 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
         shape == tuple(example_state.shape),
         f"a state change must have {width} numbers for each of {n_latents} latents, got shape {shape}",
     )
-    # The pseudo-inverse gives the smallest change of a latent with this reading.
+    # Of all changes of a latent from which state_map reads the wanted numbers, the pseudo-inverse
+    # gives the smallest.
     write_map = torch.linalg.pinv(state_map).T
     return layout.per_latent(wanted) @ write_map  # [latent, number] @ [number, d_model]
 
@@ -120,10 +121,12 @@ def write_state(
     current = model.read_state(latents)
     array_of("state", state, finite=True)
     shape, wanted = tuple(state.shape), tuple(current.shape)
-    fits = shape[-len(wanted) :] == wanted[-len(shape) :]  # up to leading axes of either
+    # The shorter of the two shapes must be the end of the longer one.
+    fits = shape[-len(wanted) :] == wanted[-len(shape) :]
     require(fits, f"a state of these latents has shape {wanted}, got {shape}")
     change = model.layout.per_latent(state.to(latents) - current)
-    # The pseudo-inverse gives the smallest change of a latent with this reading.
+    # Of all changes of a latent from which state_map reads this change, the pseudo-inverse gives the
+    # smallest.
     write_map = torch.linalg.pinv(state_map).T
     return latents + change @ write_map
 
@@ -166,6 +169,7 @@ def fitted_direction(
     layout = base.layout
     place = resolve_one(sites, model, layout)
     decoded = decodable(base, values, keys, sites=place)
+    # A decoder that can also change one decoded variable and leave the others as they are.
     writer = Writer.fit(model, base, values, decoded, place, ridge=RIDGE)
     shape, wanted = writer.shapes[memory], array_of("change", change, finite=True)
     wanted_shape = wanted.shape
@@ -253,7 +257,7 @@ def _tabulate(
     frame["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
     names = ["score", "score_low", "score_high", "random_score"]
     scores = pd.DataFrame(np.nan, index=range(len(doses)), columns=names)
-    if 0 in doses:  # moves are from there
+    if 0 in doses:  # a move is the change of the probability from dose 0
         zero = list(doses).index(0)
         for i, dose in enumerate(doses):
             if dose != 0:
@@ -485,7 +489,8 @@ def _steer_algorithm(
     for dose in sizes:
         changed = values[memory][:, [round]] + dose * change
         _, after = algorithm.step(state, inputs, {memory: changed})
-        by_dose.append(algorithm.distribution(after)[np.arange(len(outcomes)), 0, outcomes])
+        probabilities = algorithm.distribution(after)  # [episode, round, outcome], of one round
+        by_dose.append(probabilities[np.arange(len(outcomes)), 0, outcomes])
     return np.stack(by_dose)
 
 

@@ -117,7 +117,7 @@ def test_a_state_is_changed_again_after_a_copied_site(napkin, base, source):
     def clear(start, t, state):
         return 0 * state
 
-    edit = Edit(Place.of("latent"), source, again=clear)
+    edit = Edit(Place.of("latent"), source, rewrite_state=clear)
     numbers = read(napkin, base, [edit], predicted, commit="")
     assert numbers == [117, 6 * 8 - 4, 6 * 18 - 9]
 
@@ -126,7 +126,7 @@ def test_a_known_stream_is_not_one_of_another_state(napkin, base):
     """With z = 2 in place of 1 the prediction is 6 (18 + 12) - 9, from the stream before layer 0 as from the tokens."""
     first = Site("resid_pre", 0)
     options = {"rounds": [0], "commit": "target"}
-    seen = next(batches(Experiment(napkin, base, {"": []}, watched=[first], **options))).seen
+    seen = next(batches(Experiment(napkin, base, {"": []}, watched=[first], **options))).activations
     state = 2 * base.latents[:, [0]]
     edits = {"z": [Edit.of("latent", state)]}
     outputs = next(batches(Experiment(napkin, base, edits, known=seen, **options)))

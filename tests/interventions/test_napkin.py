@@ -119,7 +119,7 @@ def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit(
     sites = [Site("resid_pre", 2), Site("z", 2)]
     seen = next(
         batches(Experiment(model, run, {"": []}, [1, 4], commit="target", watched=sites))
-    ).seen
+    ).activations
     z = Site("z", 2)
     edits = {"": [Edit(Place(z), seen[z].flip(0))]}
     rows_of_first_layer: list[int] = []
