@@ -302,6 +302,7 @@ def _fit_ridge(
     for target, width, alpha in zip(targets, widths, fit.alpha.tolist(), strict=True):
         outputs = slice(start, start + width)
         start += width
+        # A function that returns these fields; the probe on all episodes is fitted already.
         refit = partial(
             dict[str, Any],
             weights=fit.weights[:, outputs],

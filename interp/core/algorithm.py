@@ -306,6 +306,7 @@ class Algorithm:
 
     @cached_property
     def _inputs(self) -> tuple[str, ...]:
+        """Keys of the input variables, which are read from the episodes."""
         return tuple(v.key for v in self.variables if v.role == "input")
 
     @cached_property
@@ -321,7 +322,7 @@ class Algorithm:
             is_after = variable.key.startswith(NEXT)
             if variable.role == "state" or (is_computed and not is_after):
                 determined.add(variable.key)
-        # What the algorithm computes for the next round, too, has a value before and after.
+        # So does every variable X for which the algorithm computes next_X.
         for variable in self.variables:
             if variable.role == "round" and NEXT + variable.key in self._by_key:
                 determined.add(variable.key)
@@ -382,7 +383,8 @@ class Algorithm:
         inputs = self._check_values("inputs", inputs, self._inputs)
         values = _compute(self.variables, state, inputs, do)
         after = {key: values[NEXT + key] for key in self.state}
-        # What the state determines has a next value, too: its equation in the next state.
+        # Variables that are computed from the state alone have a value after the round, too: that
+        # of their equation in the new state.
         later = dict(after)  # key without "next_" -> the value before the next round
         for key in self.of_the_state:
             next_key = NEXT + key
@@ -531,6 +533,7 @@ class Algorithm:
         )
 
     def _refuse_others(self, episodes: Episodes) -> None:
+        """Raise InputError if the episodes are of another task."""
         require(
             getattr(episodes, "task", None) == self.task,
             f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}",
@@ -555,6 +558,7 @@ class Algorithm:
         names = ", ".join(keys) or "nothing"
 
         def make_error(how: str) -> InputError:
+            """Return an error about the mapping; ``how`` is the end of its message."""
             return InputError(f"{what} of {self.key!r} must be a mapping of {names} to arrays{how}")
 
         if not isinstance(values, Mapping):
@@ -681,7 +685,7 @@ class Algorithm:
         within a round.
         """
         reached = set(keys)
-        for variable in self.variables:
+        for variable in self.variables:  # in causal order: after all variables that it reads
             if reached & set(variable.parents):
                 reached.add(variable.key)
         return reached
@@ -695,14 +699,16 @@ class Algorithm:
         Returns:
             The variables in causal order: each comes after its parents.
         """
-        wanted = {NEXT + key for key in keys}
+        needed = {NEXT + key for key in keys}
+        # Backwards, so that a variable is reached after all variables that read it.
         for variable in reversed(self.variables):
-            if variable.key in wanted:
-                wanted |= set(variable.parents)
-        return tuple(v for v in self.variables if v.key in wanted)
+            if variable.key in needed:
+                needed |= set(variable.parents)
+        return tuple(v for v in self.variables if v.key in needed)
 
     @cached_property
     def _variables_of_next_state(self) -> tuple[Variable, ...]:
+        """The variables that a round must compute to update the whole state, in causal order."""
         return self.list_dependencies(self.state)
 
     def advance(
@@ -907,6 +913,7 @@ class Family:
                 value = values.get(name, 0)  # a default is not checked
                 if self.vectorised and isinstance(value, np.ndarray):
                     continue  # of many players, which the fit has chosen
+                # A grid of 0 and 1 is that of a switch, or of a share.
                 if not {*parameter.grid} <= {0, 1}:
                     check_number(f"{name} of {self.key!r}", value)
                 elif not isinstance(value, bool):
@@ -939,6 +946,7 @@ def number_elements(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
     n_axes = template.count("#")
 
     def make_labels(values: NDArray[Any]) -> tuple[str, ...]:
+        """Return a label for each element of a variable with these values."""
         form = template.replace("#", "{}")
         element_shape = values.shape[values.ndim - n_axes :]
         labels = []
@@ -1051,9 +1059,11 @@ def algorithm_builder(
         variables = table(key if rows is None else rows, {**dict.fromkeys(inputs), **equations})
 
         def read_inputs(episodes: Any) -> dict[str, NDArray[Any]]:
+            """Return the inputs of every round by key, ``[episode, round, ...]``."""
             return {name: read_input(episodes) for name, read_input in inputs.items()}
 
         def start(episodes: Any) -> dict[str, NDArray[Any]]:
+            """Return the state before the first round by key, ``[episode, ...]``."""
             states = [variable.key for variable in variables if variable.role == "state"]
             return {state: zeros(episodes, state) for state in states}
 

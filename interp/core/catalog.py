@@ -124,13 +124,13 @@ def register(task: Task) -> Task:
         Traceback (most recent call last):
         interp.support.errors.InputError: a task 'experts' is registered already; choose another key
     """
-    taken = {known.key for known in list_tasks()}
+    registered_keys = {known.key for known in list_tasks()}
     key = task.key
-    require(key not in taken, f"a task {key!r} is registered already; choose another key")
+    require(key not in registered_keys, f"a task {key!r} is registered already; choose another key")
     _REGISTERED[key] = task  # before the check, which looks tasks up by their key
     try:
         entry("task_checks").check_task(task)
-    except BaseException:
+    except BaseException:  # also if the user interrupts the check
         del _REGISTERED[key]
         raise
     return task

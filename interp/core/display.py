@@ -63,6 +63,7 @@ def add_png(figure: Any) -> Any:
     """
 
     def png() -> bytes:
+        """Return the figure as a PNG file."""
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
         return buffer.getvalue()
@@ -97,7 +98,7 @@ def format_machine(machine: Machine) -> str:
     for layer, names in enumerate(getattr(config, "head_names", ())):
         labels = []
         for head, name in enumerate(names):
-            if name != "-":
+            if name != "-":  # a head without weights, which fills up the layer
                 without_number = re.sub(r"^[0-9.]+ ", "", name)
                 labels.append(f"L{layer}H{head} {without_number}")
         lines.append(f"  heads of layer {layer}: {_abbreviate(labels)}")

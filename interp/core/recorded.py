@@ -60,15 +60,16 @@ class RecordedSource:
             episodes = replace(episodes, participants=np.arange(len(episodes)))
         self.episodes = episodes
         self.sizes = sizes
-        self.group = number_participants(episodes.participants, len(episodes))
+        # The number of each episode's participant, [episode].
+        self.participant_of = number_participants(episodes.participants, len(episodes))
         # Numbers of the participants, in the random order that defines the halves.
-        self.names = np.random.default_rng(0).permutation(self.group.max() + 1)
+        self.participants = np.random.default_rng(0).permutation(self.participant_of.max() + 1)
         require(
-            len(self.names) >= 2,
-            f"one half of the {self.kind} is fitted and the other scored, and there is {len(self.names)}",
+            len(self.participants) >= 2,
+            f"one half of the {self.kind} is fitted and the other scored, and there is {len(self.participants)}",
         )
         self.counts = counted_rounds(episodes).sum(1)  # [episode]
-        # The number of rounds that only about a tenth of the episodes falls short of.
+        # About a tenth of the episodes have fewer rounds than this.
         self.n_rounds = int(np.quantile(self.counts, _MAX_SHORT_SHARE, method="higher"))
         self._warnings: set[str] = set()
 
@@ -85,11 +86,11 @@ class RecordedSource:
             A function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes, like the
             sampler of a task.
         """
-        middle = (len(self.names) + 1) // 2
-        names = self.names
+        middle = (len(self.participants) + 1) // 2
+        drawn_from = self.participants
         if half is not None:
-            names = self.names[middle:] if half else self.names[:middle]
-        return partial(self._sample, names)
+            drawn_from = self.participants[middle:] if half else self.participants[:middle]
+        return partial(self._sample, drawn_from)
 
     def describe(self) -> dict[str, Any]:
         """Return a description of the recorded data, which results store in their settings.
@@ -105,14 +106,14 @@ class RecordedSource:
                 sha.update(np.ascontiguousarray(value).tobytes())
         return {
             "episodes": len(episodes),
-            "participants": len(self.names),
+            "participants": len(self.participants),
             "rounds": int(self.counts.sum()),
             "digest": sha.hexdigest(),
         }
 
     def _sample(
         self,
-        names: NDArray[Any],
+        drawn_from: NDArray[Any],
         n_episodes: int,
         n_rounds: int,
         *,
@@ -126,7 +127,7 @@ class RecordedSource:
         few episodes were recorded.
 
         Args:
-            names: numbers of the participants to draw from.
+            drawn_from: numbers of the participants to draw from.
             n_episodes: number of episodes.
             n_rounds: number of rounds of each episode, at most :attr:`n_rounds`.
             regime: empty, or the regime of the recorded episodes.
@@ -139,16 +140,17 @@ class RecordedSource:
             f"recorded episodes are of no regime, and {regime!r} was asked for; leave it out",
         )
         n_rounds = min(n_rounds, self.n_rounds)
-        is_usable = np.isin(self.group, names) & (self.counts >= n_rounds)
+        is_usable = np.isin(self.participant_of, drawn_from) & (self.counts >= n_rounds)
         rows = np.random.default_rng(seed).permutation(np.flatnonzero(is_usable))
-        # First one episode of each participant, then the second ones, ...
-        groups = pd.Series(self.group[rows])
-        turn = groups.groupby(groups).cumcount().to_numpy()
+        # First one episode of each participant, then the second ones, ...: cumcount numbers the
+        # episodes of a participant 0, 1, ... in the drawn order.
+        players = pd.Series(self.participant_of[rows])
+        turn = players.groupby(players).cumcount().to_numpy()
         rows = rows[turn.argsort(kind="stable")]
         if len(rows) < n_episodes:
-            few = f"there are only {len(self.names)} {self.kind}"
-            if len(names) < len(self.names):
-                few += f", {len(names)} in this half"
+            few = f"there are only {len(self.participants)} {self.kind}"
+            if len(drawn_from) < len(self.participants):
+                few += f", {len(drawn_from)} in this half"
             if few not in self._warnings:
                 self._warnings.add(few)
                 warnings.warn(
@@ -157,6 +159,9 @@ class RecordedSource:
         return self.episodes.select(rows[:n_episodes]).first(n_rounds)
 
     def _require_sizes(self, sizes: Mapping[str, Any]) -> None:
+        """Raise InputError if a requested size, such as ``n_arms``, is not that of the recorded
+        episodes.
+        """
         recorded = self.sizes
         wrong = {name: size for name, size in sizes.items() if recorded.get(name, size) != size}
         require(not wrong, f"the recorded episodes have {recorded}, and {wrong} was asked for")

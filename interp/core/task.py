@@ -103,6 +103,7 @@ class Size:
 
 
 def _require_word(what: str, word: str) -> None:
+    """Raise InputError if a size's name or option, which ``what`` says, is no single word."""
     is_name = word.isidentifier() and not keyword.iskeyword(word)
     require(
         is_name and not word.startswith("_"),
@@ -196,6 +197,7 @@ def check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.boo
 
 
 def _describe_bounds(low: float, high: float) -> str:
+    """Return the allowed numbers in words, such as " from 0 to 1" or " >= 0"; "" if all are."""
     if high < np.inf:
         return f" from {low} to {high}"
     return f" >= {low}" if low > -np.inf else ""
@@ -266,6 +268,7 @@ def length_of(array: str, axis: int, doc: str) -> property:
     """
 
     def length(episodes: Any) -> int:
+        """Return the length of the axis in these episodes."""
         return int(getattr(episodes, array).shape[axis])
 
     return property(length, doc=doc)
@@ -424,6 +427,9 @@ class BaseEpisodes:
         return self._with_rounds(arrays)
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> Self:
+        """Return a copy with other arrays ``[episode, round, ...]``, which may have fewer rounds. A
+        subclass with further fields that depend on the rounds overrides this method.
+        """
         return replace(self, **arrays)
 
     def __repr__(self) -> str:
@@ -611,6 +617,7 @@ def exchange_history(
             by default ``dataclasses.replace``.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
+    # A name that is no attribute of the episodes raises AttributeError, which becomes this message.
     with convert_errors("names are of arrays of the episodes: {error}", of=AttributeError):
         arrays = {
             name: shift_by_one_episode(get_array(episodes, name), t)
@@ -642,6 +649,7 @@ def corrupt_one_round(
     """
 
     def build(episodes: Any, round: int) -> tuple[Any, Any]:
+        """Return (clean, corrupted): the episodes, and a copy with the array changed in a round."""
         t = corrupted_round(episodes, round)  # not negative
         changed = get_array(episodes, array).copy()
         changed[:, t] = edit(episodes, t)
@@ -984,7 +992,7 @@ class Task:
         """
         sizes = dict(sizes or {})
         self._refuse_unknown_sizes(sizes)
-        # Later ones win: sizes that were asked for replace the model's.
+        # On the right of |, values replace those on the left: requested sizes replace the model's.
         options = self.sizes_of(model.layout) | dict(self.data.sample_options(model)) | sizes
         if regime:
             options["regime"] = regime
@@ -1110,7 +1118,8 @@ class Task:
             for key, record in records.items():
                 memoryless = not record.make().state
                 families[key] = Family(key, record.name, record.make, memoryless=memoryless)
-        # A family may extend only one that extends none: those are fitted first, then the others.
+        # Families that extend none are fitted first, then those that extend one of them. So a family
+        # may not extend one that extends another.
         first_fitted = {key for key, family in families.items() if not family.extends}
         for family in families.values():
             if family.extends:
@@ -1155,6 +1164,9 @@ class Task:
         all_sizes = self.complete_sizes(sizes)
 
         def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:
+            """Sample ``n`` episodes of each test set: name of the set -> its episodes. Recorded
+            episodes are of one half of the participants.
+            """
             if self.algorithms.battery is not None:
                 return self.algorithms.battery(n, n_rounds, seed=seed, **all_sizes)
             half_task = self.for_half(half)  # the task itself if episodes are generated

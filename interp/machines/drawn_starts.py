@@ -206,8 +206,8 @@ def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> N
     """Group the final states of each episode that nearly coincide, and return the number of each
     state's group, ``[start, episode]``.
     """
-    # The unit in which "near" is measured: the mean distance between final states of different
-    # episodes, here each episode and the one before it, with the same start.
+    # States are near relative to the mean distance between final states of different episodes:
+    # here of each episode and the one before it, with the same start.
     mean_distance = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
     groups = np.zeros(states.shape[:2], dtype=int)
     for episode in range(states.shape[1]):

@@ -41,6 +41,7 @@ _HIDDEN_UNITS = 64
 
 
 def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
+    """Make a small network with one hidden layer, for a learner's inputs or outputs."""
     hidden = nn.Linear(n_inputs, _HIDDEN_UNITS)
     return nn.Sequential(hidden, nn.ReLU(), nn.Linear(_HIDDEN_UNITS, n_outputs))
 
@@ -56,6 +57,9 @@ class _Learner(nn.Module):
     """
 
     def __init__(self, encoder: Said, core: nn.Module, width: int) -> None:
+        """Make the input network ``hear`` (whole round -> the core's input) and the output network
+        ``read`` (the core's state and the question -> one score per outcome).
+        """
         super().__init__()
         self.hear = _two_layers(encoder.n_told, width)
         self.core = core
@@ -73,6 +77,9 @@ class _Reader(nn.Module):
     """
 
     def __init__(self, encoder: Said, core: nn.Module, width: int) -> None:
+        """Make the input networks ``ask`` (question) and ``hear`` (whole round), a learned vector
+        ``begin``, and the output network ``read`` (the core's output -> one score per outcome).
+        """
         super().__init__()
         self.ask = _two_layers(encoder.n_asked, width)
         self.hear = _two_layers(encoder.n_told, width)
@@ -85,6 +92,7 @@ class _Refine(nn.Sequential):
     """A sequence of layers ``f`` with a small residual update: the output is ``z + 0.1 f(z)``."""
 
     def forward(self, z: Tensor) -> Tensor:
+        """Return ``z + 0.1 f(z)``, where f are the layers."""
         return z + 0.1 * super().forward(z)
 
 
@@ -127,6 +135,15 @@ def learner(
 def _make_cell(
     encoder: Said, width: int, n_layers: int, n_rounds: int, layers: Any
 ) -> AdaptedMachine:
+    """Make a learner whose core is a GRU or an LSTM.
+
+    Args:
+        encoder: encodes a round as numbers.
+        width: width of the core's input and state.
+        n_layers: number of layers of the core.
+        n_rounds: not used; every kind's builder has this parameter.
+        layers: class of the core, ``nn.GRU`` or ``nn.LSTM``.
+    """
     module = _Learner(encoder, layers(width, width, num_layers=n_layers), width)
     return cell(module, encoder.layout, check=False, **_make_input_and_output(encoder))
 
@@ -144,7 +161,9 @@ def _make_loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adapt
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
-        # Every run of the block adds a part, so that together they add the round's input once.
+        """Return the block's input: the state ``z``, plus a part of the round's encoded input
+        ``heard``, so that all runs of the block together add it once.
+        """
         return z + heard / _LOOP_CYCLES
 
     return loop(
@@ -160,6 +179,7 @@ def _make_loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adapt
 
 
 def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
+    """Return the scores ``[batch, outcome]``, from the core's output after the question."""
     return cast(Tensor, module.read(y))
 
 
@@ -193,6 +213,7 @@ def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adap
     del module.core.embeddings  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
+        """Return a round's two inputs, the question and the whole round, ``[batch, 2, width]``."""
         return torch.stack(_embed_question_and_round(module, encoder, fed), 1)
 
     # The prediction is read after the question, which is input 0. The slot is the place of a
@@ -224,13 +245,16 @@ def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> A
         n_layer=n_layers,
         n_head=math.gcd(4, width),  # 4, or fewer if 4 does not divide the width
         n_positions=3 * n_rounds,  # the three inputs of a round are in embed_round
-        initializer_range=0.08,  # as our transformers; GPT-2's .02 is for a width of 768
+        initializer_range=0.08,  # as our own transformers have; GPT-2's .02 is for a width of 768
         **no_dropout,
     )
     module = _Reader(encoder, GPT2Model(config), width)
     del module.core.wte  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
+        """Return a round's three inputs, ``[batch, 3, width]``; from the second round on, the
+        carried thought takes the place of the first.
+        """
         # In place of the thought, which the first round lacks, a learned vector: begin is a linear
         # map of one number without bias, so of 1 it returns its weights.
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
@@ -257,9 +281,11 @@ def _make_input_and_output(encoder: Said) -> dict[str, Any]:
     """
 
     def hear(module: Any, fed: EncodedRounds) -> Tensor:
+        """Return the core's input ``[batch, width]``: the whole round, encoded."""
         return cast(Tensor, module.hear(encoder.after(fed)))
 
     def read(module: Any, state: Tensor, fed: EncodedRounds) -> Tensor:
+        """Return the scores ``[batch, outcome]``, from the state before the round and the question."""
         inputs = torch.cat([state, encoder.before(fed)], 1)
         return cast(Tensor, module.read(inputs))
 

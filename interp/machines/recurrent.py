@@ -123,6 +123,9 @@ class Said:
         return self._encode(fed, self.told)
 
     def _encode(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
+        """Return some positions of a round as numbers, ``[batch, number]``: one-hot tokens, then
+        the numbers that tokens carry.
+        """
         tokens = fed.tokens[:, positions]
         indicators = nn.functional.one_hot(tokens, self.n_ids).flatten(1).to(fed.values)
         if not self.layout.payload:
@@ -199,6 +202,9 @@ def cell(
     shape = (width,) if n_layers == 1 else (n_layers, width)
 
     def run_core(module: Any, x: Tensor, carried: _Tree) -> _Tree:
+        """Run the cell, or the layers, on one input ``[batch, input]``, and return the new state by
+        the names of its parts.
+        """
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
         require(
             fits,
@@ -209,6 +215,9 @@ def cell(
         return dict(zip(names, new_state, strict=True))
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        """Run one round: the cell reads it before or after the prediction is made, as ``hears``
+        says. Return the scores and the new state.
+        """
         new_state = run_core(module, hear(module, fed), carried) if hears == "before" else carried
         h = new_state["h"]  # [batch, width], or [batch, layer, width]
         top_layer = h if n_layers == 1 else h[:, -1]
@@ -246,8 +255,10 @@ def cell(
     if first is not None:
 
         def read_first(module: Any) -> _Tree:
-            x = first(module)
-            # One input to a state of zeros, in a batch of one.
+            """Return the state before round 0: a state of zeros after the cell has read the first
+            input, without an axis of the batch.
+            """
+            x = first(module)  # [1, input]
             new_state = run_core(module, x, {name: x.new_zeros(1, *shape) for name in names})
             return {name: part[0] for name, part in new_state.items()}
 
@@ -294,6 +305,7 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
     # PyTorch's layers take and return the state as [layer, batch, width].
     by_layer = tuple(part.reshape(shape).transpose(0, 1).contiguous() for part in state)
     time_axis = 1 if cells.batch_first else 0
+    # A sequence of one input; its output is the new state of the top layer.
     _, new_state = cells(x.unsqueeze(time_axis), unwrap_single(by_layer))
     return tuple(part.transpose(0, 1).reshape_as(state[0]) for part in wrap_single(new_state))
 
@@ -336,6 +348,9 @@ def loop(
     axes, labels = _find_places(module, block, shape)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        """Run one round: predict from the carried state, then run the block ``cycles`` times.
+        Return the scores and the new state.
+        """
         z = carried["z"]
         heard = hear(module, fed)
         refine = module.get_submodule(block)
@@ -443,7 +458,7 @@ def depth(
         """
         z = carried["z"]
         n_before = carried["cycle"]
-        is_first = n_before[:, 0] < 0.5  # the number is carried as a real one: 0.0, 1.0, ...
+        is_first = n_before[:, 0] < 0.5  # [batch]; carried as a real number: 0.0, 1.0, ...
         fed_question = hear(module, fed)
         # Later rounds read the question of the first one, which is carried along.
         is_asked_now = add_axes(is_first, fed_question.ndim)
@@ -661,6 +676,7 @@ def agent(
     options = add_hook_points(options, {"policy": "policy"}, "core", "first")
 
     def read(actor: Actor, h: Tensor, fed: EncodedRounds) -> Tensor:
+        """Return the logits of the actions, from the LSTM's new hidden state."""
         return actor.scores(h)
 
     return cell(actor, task, hear=hear, read=read, hears="before", **options)

@@ -88,6 +88,7 @@ class Embedded:
         model_ids = torch.tensor(numbers)
 
         def embed_round(model: Any, fed: EncodedRounds) -> Tensor:
+            """Return the embeddings of a round's tokens, ``[batch, pos, width]``."""
             tokens = model_ids.to(fed.tokens.device)[fed.tokens]
             return cast(Tensor, model.get_submodule(table)(tokens))
 
@@ -193,11 +194,15 @@ def state_space(
     runner: _Mamba | _Cached = _Mamba(model) if is_mamba else _Cached(model, n_positions)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        inputs = embedded.embed(module, fed)
+        """Run the model on the inputs of one round, and return the scores and the new state."""
+        inputs = embedded.embed(module, fed)  # [batch, input, width]
         outputs, new_state = runner.run(module.get_submodule(core), inputs, carried)
         return read(module, outputs[:, embedded.at], fed), new_state
 
     def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
+        """Run the model round by round on a sequence of inputs ``[batch, input, width]``, from its
+        initial state, and return the outputs. They must equal those of one forward pass.
+        """
         state = {}
         for channel in runner.channels:
             start = runner.start.get(channel.name, torch.zeros(channel.shape))
@@ -378,6 +383,9 @@ class _Mamba:
     """
 
     def __init__(self, model: Any) -> None:
+        """Describe the carried state: for each layer, a state-space state and the last inputs of
+        the convolution.
+        """
         config = model.config
         # The convolution reads the current input, too, which is not carried.
         sizes = {"state": config.state_size, "conv": config.conv_kernel - 1}
@@ -526,14 +534,17 @@ def hrm(
     outcome_ids = _check_ids("outcomes", outcomes, layout.outcomes)
 
     def step(model: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        """Run all cycles of one round, and return the scores and both states at the last position,
+        ``[batch, width]`` each.
+        """
         inputs = rounds.embed(model, fed)
         # H is the slow stack and L the fast one, as in the library; states [batch, pos, width].
         z_H, z_L = _run_cycles(model.model, inputs, above=carried["z_H"], below=carried["z_L"])
         scores = model.lm_head(z_H[:, rounds.at])[:, outcome_ids]
         return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
-    # From a carried state of zeros, a round must equal the model's own forward pass.
     def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
+        """Run one round from a carried state of zeros, which must equal the model's forward pass."""
         nothing = torch.zeros_like(x[:, 0])
         z_H, _ = _run_cycles(copied, x, above=nothing, below=nothing)
         return z_H
@@ -717,6 +728,7 @@ def mixture(temperature: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
     def mix(model: Any, hidden: Tensor) -> Tensor:
+        """Return the mean embedding of the next word, ``[batch, n_embd]``."""
         shares = (model.lm_head(hidden) / temperature).softmax(-1)
         return cast(Tensor, shares @ model.transformer.wte.weight)
 
@@ -749,10 +761,11 @@ def _run_in_halves(core: Any, x: Tensor) -> Tensor:
         x: input embeddings, ``[batch, pos, width]``.
     """
     n_rows, n_first = len(x), 2  # any split tests the cache
+    # The first part reads an empty cache, with a mask of no positions.
     empty = x.new_zeros(n_rows, 0, 2 * core.config.n_layer * core.config.n_embd)
     length = torch.zeros(n_rows, dtype=torch.long)
-    unread = torch.ones(n_rows, 0, dtype=torch.bool)
-    first, cache = _run_gpt2(core, x[:, :n_first], empty, unread, length)
+    nothing_read = torch.ones(n_rows, 0, dtype=torch.bool)
+    first, cache = _run_gpt2(core, x[:, :n_first], empty, nothing_read, length)
     is_read = torch.ones(n_rows, n_first, dtype=torch.bool)
     rest, _ = _run_gpt2(core, x[:, n_first:], cache, is_read, length + n_first)
     return torch.cat([first, rest], 1)
@@ -859,7 +872,7 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
     stored = load_tensors(path, path)
     weights: _Tree = {}
     for name, value in stored.items():
-        # LoRA wraps the model and its layers, which shows in the names of weights.
+        # LoRA wraps the model and its layers, and adds these parts to the names of weights.
         name = name.removeprefix("codi.").removeprefix("base_model.model.")
         weights[name.replace(".base_layer", "").replace(".default", "")] = value
     has_parts = {"transformer.wte.weight", "prj.1.weight", "prj.3.weight"} <= weights.keys()
@@ -935,8 +948,9 @@ def _require_ties(path: Path, model: Any, stored: _Tree) -> None:
         model: the GPT-2 with the loaded weights.
         stored: all tensors of the checkpoint by name.
     """
-    # Of the values stored for tied weights, loading keeps one; the others must equal it.
-    # A checkpoint of Coconut has the table of embeddings under one more name.
+    # Weights that GPT-2 ties are one tensor with several names. A file may have a value for each
+    # name, of which loading keeps one, so the others must equal it. A checkpoint of Coconut has one
+    # more name for the table of embeddings.
     loaded = {**model.state_dict(), f"{_COCONUT_EMBEDDING}weight": model.transformer.wte.weight}
     differing = [
         name

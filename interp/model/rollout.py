@@ -711,7 +711,7 @@ class _RoundResults:
             settings: the settings of the run.
         """
         predictions = self.tensors.pop("predictions")  # the others are the inputs
-        # Of the class of the task's rounds, with the inputs of all rounds in place of the first.
+        # The inputs of all rounds, in the class of the first round's inputs, which a task may define.
         fed = replace(self.first_fed, **self.tensors)
         return Rollout(
             predictions,
