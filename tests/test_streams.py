@@ -42,3 +42,10 @@ def test_a_closed_output_gives_no_traceback(line, tmp_path):
     assert "Traceback" not in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
     assert done.returncode in (0, 1, 2, 141), done
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", ["--version", "ledger --help", "models", "models --json"])
+def test_a_pipe_that_is_closed_early_ends_the_command_quietly(words, tmp_path):
+    done = shell(f"interp {words} | head -0", tmp_path)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -19,7 +19,6 @@ imported only when a command with ``torch=True`` runs.
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import json
 import logging
@@ -64,6 +63,22 @@ class Commands(TyperGroup):
     error, and the exit code is 2.
     """
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line like click. If the reader of standard output closes it early, as
+        ``head`` does, end without a message and with exit code 141, as other Unix tools do.
+
+        Args:
+            args: passed to click, such as the words of the command line.
+            options: passed to click.
+        """
+        try:
+            return super().main(*args, **options)
+        except SystemExit as end:
+            # click and rich both end the process with code 1 when they cannot write.
+            if isinstance(end.__context__, BrokenPipeError):
+                raise SystemExit(128 + signal.SIGPIPE) from end
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the words of the command line name, and return its result.
 
@@ -82,6 +97,8 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
             except InputError as error:
                 why, code = str(error), 2
+            except BrokenPipeError:
+                raise  # nobody reads standard output any more; see `main`
             except OSError as error:
                 place = error.filename or "a file"
                 why, code = f"the system refuses {place}: {error.strerror or error}", 2
@@ -449,12 +466,7 @@ def _call_command(function: Callable[..., None], torch: bool, **values: Any) -> 
         function(**values)
         return
     with workers.show_spinner("importing torch"):
-        # What is imported stays until the process ends; looking for garbage among it would take an eighth of the time.
-        gc.disable()
         import interp.model.transformer  # noqa: F401
-
-        gc.freeze()
-        gc.enable()
     workers.keep_freed_memory()
     with one_thread():
         function(**values)

@@ -154,8 +154,8 @@ def _compare_machines(
 
     if not reference:
         reference = next(iter(handwired_models(subject.layout.task)), "none")
-    budget = room.Budget.quick() if quick else room.Budget()
-    budget = _resize(replace(budget, seed=seed), episodes, rounds)
+    budget = room.Budget.quick(seed) if quick else room.Budget(seed=seed)
+    budget = _resize(budget, episodes, rounds)
     folder = folder_to_write(out / _name_comparison(model, reference))
     comparison = room.machines(
         subject,
@@ -171,7 +171,7 @@ def _compare_machines(
         say.line(f"{comparison.reference} has {', '.join(pairs)}")
     record = comparison.to_dict()
     fields = ("model", "reference", "sentence", "algorithm", "settings")
-    say.facts(**{name: record[name] for name in fields if name in record})
+    say.facts(**{name: record[name] for name in fields})
     written = comparison.save(folder)
     if report:
         from reports.comparison import write

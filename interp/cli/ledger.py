@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.support.lazy import resolve_name
 
 
 def _describe_claims() -> str:
     """Return a text for the help with the key and the sentence of every claim, one claim per line."""
-    claims: Any = resolve_name("reports.ledger.claims:CLAIMS")
-    return "\n".join(f"{claim.key}: {claim.sentence}" for claim in claims)
+    from reports.ledger.claims import CLAIMS
+
+    return "\n".join(f"{claim.key}: {claim.sentence}" for claim in CLAIMS)
 
 
 @command(

@@ -325,7 +325,11 @@ def _run(
         raise KeyboardInterrupt(
             "interrupted; every answer is on disk: run the same command again to resume"
         ) from None
-    _report_end(say, done)
+    say.line(done.sentence)
+    say.facts(done={**vars(done), "complete": done.complete})
+    for place, why in done.unfinished:
+        say.warning(f"unfinished: {place}: {why}")
+    raise typer.Exit(0 if done.complete else 1)
 
 
 def _make_local_player(
@@ -344,21 +348,6 @@ def _make_local_player(
     from interp.llm.local import LocalBackend
 
     return LocalBackend(settings, concurrency, device)
-
-
-def _report_end(say: Say, done: RunSummary) -> None:
-    """Print the summary of a run, and exit: with code 0 if every episode is finished, otherwise
-    with code 1.
-
-    Args:
-        say: prints the output of the command.
-        done: the summary.
-    """
-    say.line(done.sentence)
-    say.facts(done={**vars(done), "complete": done.complete})
-    for place, why in done.unfinished:
-        say.warning(f"unfinished: {place}: {why}")
-    raise typer.Exit(0 if done.complete else 1)
 
 
 @command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)

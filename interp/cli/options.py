@@ -48,10 +48,9 @@ def number_option(what: str, minimum: int = 1, *names: str, most: float = math.i
 
     def check(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
         name = param.opts[0]
-        for count in value if isinstance(value, list | tuple) else [value]:
-            if count is not None:
-                require(count >= minimum, f"{name} must be at least {minimum}, got {count}")
-                require(count <= most, f"{name} must be at most {most:,}, got {count}")
+        if value is not None:
+            require(value >= minimum, f"{name} must be at least {minimum}, got {value}")
+            require(value <= most, f"{name} must be at most {most:,}, got {value}")
         return value
 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
@@ -85,7 +84,7 @@ def _list_regimes() -> dict[str, Iterable[str]]:
 
 model_names = make_completer(lambda: _list_names("handwired", "learned", "built"))
 _handwired_names = make_completer(lambda: _list_names("handwired"))
-_regime_names = make_completer(lambda: dict.fromkeys(chain.from_iterable(_list_regimes().values())))
+_regime_names = make_completer(lambda: chain.from_iterable(_list_regimes().values()))
 
 
 def _describe_regimes() -> str:
