@@ -118,6 +118,7 @@ def _measure_checks(trial: Trial) -> list[Measure]:
         trial: the model with its episodes.
     """
     content_measure = used.check_content(trial)
+    # Directions of a state that lowers no loss say nothing: their check then does not apply.
     is_used = content_measure.verdict == "yes"
     return [
         used.check_use(trial, ALL),

@@ -68,7 +68,8 @@ def _draw_random_directions(
     """
     generator = torch.Generator().manual_seed(seed)
     columns = torch.randn(n_numbers, n_directions, generator=generator).double()
-    return torch.linalg.qr(columns).Q.T
+    orthonormal_columns = torch.linalg.qr(columns).Q
+    return orthonormal_columns.T
 
 
 def _project(
@@ -90,8 +91,10 @@ def _measure_effects(
     Returns:
         Distance between the changed and the unchanged prediction, ``[state, episode]``.
     """
-    predictions = trial.rerun(torch.stack(list(states)), [round] * len(states), horizon=1)
-    changed = trial.distribution(predictions)[:, :, round]
+    # One run for each of the states. The same round reads it in all runs, and is the last to run.
+    read_in_rounds = [round] * len(states)
+    predictions = trial.rerun(torch.stack(list(states)), read_in_rounds, horizon=1)
+    changed = trial.distribution(predictions)[:, :, round]  # [state, episode, outcome]
     return trial.distance(changed, trial.unchanged_distributions[:, round])
 
 
@@ -117,16 +120,23 @@ class _ByRank(NamedTuple):
 
 @cached_in_session
 def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
-    """Measure the effects of replacing the part of a state in k directions, for several k.
+    """Measure the effects on predictions of replacing a part of every episode's state by the same
+    part of another episode's state. The part is the projection on k directions, for several k. The
+    directions are the first k principal ones or, as a control, k random ones.
 
     Args:
         trial: the model with its episodes.
         round: index of the round that reads the changed states.
+
+    Returns:
+        The numbers k, with the effects ``[rank, episode]`` for principal and for random directions,
+        and the effect ``[episode]`` of replacing the whole state.
     """
-    states_read = trial.select_states([round])[0]
+    states_read = trial.select_states([round])[0]  # [episode, row, width]
     donor = change_states(trial, [round], Change.DONOR)[0]
-    change = (donor - states_read).flatten(1).double()
+    change = (donor - states_read).flatten(1).double()  # [episode, number]
     axes = _find_principal_directions(states_read)
+    # 1, 2, 4, ... directions, and all of them: no more than there are.
     ranks = sorted({min(k, len(axes)) for k in (*_RANKS, len(axes))})
     random_axes = _draw_random_directions(change.shape[1], max(ranks), trial.budget.seed)
 
@@ -232,9 +242,11 @@ def check_directions(trial: Trial, is_used: bool) -> Measure:
         return Measure(key="directions", claim=claim, lacking=lacking)
     n_few = _measure_memory(trial) or _FEW_DIRECTIONS
     losses = _measure_losses_by_directions(trial, n_few)
-    worth = (losses.donor - losses.unchanged).sum()
-    random_share = (losses.donor - losses.random).sum() / worth
     controls = trial.score_copies(lambda copy: _share_of_copy(copy, n_few))
+    # The same number for directions that are drawn at random instead of the principal ones.
+    saved_by_state = (losses.donor - losses.unchanged).sum()
+    saved_by_random = (losses.donor - losses.random).sum()
+    random_share = saved_by_random / saved_by_state
     controls[f"a random choice of {n_few}"] = Control(float(random_share))
     threshold = THRESHOLDS["kept"].value
     return Measure(
@@ -262,7 +274,8 @@ def _measure_memory(trial: Trial) -> int:
     if algorithm is None or not algorithm.memory:
         return 0
     memory = algorithm.run(trial.episodes)[algorithm.memory]
-    return int(np.prod(np.shape(memory)[2:]))
+    shape_in_round = np.shape(memory)[2:]  # without the axes of episodes and rounds
+    return int(np.prod(shape_in_round))
 
 
 class _Losses(NamedTuple):
@@ -300,8 +313,13 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     Args:
         trial: the model with its episodes.
         n_directions: number of directions that stay unchanged.
+
+    Returns:
+        Four losses of each episode, ``[episode]``, summed over rounds: with the unchanged state,
+        with the donor's (the other episode's), and with the donor's except in the first principal
+        directions or in random directions.
     """
-    rounds = list(range(1, trial.shape[1]))
+    rounds = list(range(1, trial.shape[1]))  # all that read the state of an earlier round
     states = trial.select_states(rounds)
     own_states = states.flatten(2).double()  # [written, episode, number]
     donor_states = change_states(trial, rounds, Change.DONOR).flatten(2).double()
@@ -310,8 +328,8 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     random_axes = drawn.to(own_states)
 
     def sum_losses(changed: Float[Tensor, "written episode number"]) -> Array:
-        """Return the loss of each episode, ``[episode]``: of every round in a run of its own, in
-        which this round alone reads a changed state.
+        """Return the loss of each episode, ``[episode]``, summed over rounds. Each round's loss is
+        from a separate run, in which only this round reads a changed state.
         """
         states_read = changed.to(states).unflatten(2, states.shape[2:])
         predictions = trial.rerun(states_read, rounds, horizon=1)
@@ -320,6 +338,7 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
 
     with_principal = donor_states.clone()
     with_random = donor_states.clone()
+    # In some directions, the donor's state is moved back to the episode's own state.
     for i, state in enumerate(states):
         to_own = own_states[i] - donor_states[i]
         principal_axes = _find_principal_directions(state)[:n_directions]

@@ -108,7 +108,7 @@ def fixed_points(
     # Of the budget, only the seed matters: the episodes are there already.
     trial = Trial(model.eval(), episodes, replace(Budget.quick(), seed=seed))
     n_episodes, n_rounds = trial.shape
-    (held_round,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
+    (source_round,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
     require(0 <= episode < n_episodes, f"episode is 0 to {n_episodes - 1}, got {episode}")
     for channel in model.channels:
         require(
@@ -120,29 +120,29 @@ def fixed_points(
         n_numbers <= _MAX_DIMENSIONS,
         f"fixed points take states of up to {_MAX_DIMENSIONS} numbers, got {n_numbers}",
     )
-    state_map = _HeldRound.of(trial, held_round, episode)
+    round_map = _RoundMap.of(trial, source_round, episode)
     # [state, number]: the states after all rounds
-    visited = state_map.flatten(trial.run.latents[:, 1:].flatten(0, 1))
+    visited = round_map.flatten(trial.run.latents[:, 1:].flatten(0, 1))
     rng = np.random.default_rng(seed)
     start_rows = rng.choice(len(visited), min(starts, len(visited)), replace=False)
-    points = _search_points(state_map, visited[start_rows])
-    eigenvalues = _compute_eigenvalues(state_map, points.points)
+    points = _search_points(round_map, visited[start_rows])
+    eigenvalues = _compute_eigenvalues(round_map, points.points)
     table = _tabulate(points, eigenvalues, visited)
-    sentence = _describe(table, f"{model.name}, with the inputs of round {held_round} held")
+    sentence = _describe(table, f"{model.name}, with the inputs of round {source_round} held")
     moduli = {sentence: pd.DataFrame(np.abs(eigenvalues))}
     return FixedPoints(
         sentence=sentence,
         table=table,
         picture=lambda figures: figures.heatmaps(moduli, **_AXIS_LABELS),
-        points=points.points * state_map.unit,
+        points=points.points * round_map.unit,
         eigenvalues=eigenvalues,
-        unit=state_map.unit,
+        unit=round_map.unit,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _HeldRound:
-    """A function from states to states: one round of one episode, with fixed inputs.
+class _RoundMap:
+    """The map F from states to states that one round computes, with the inputs of one episode.
 
     A *point* is a state, flattened and divided by ``unit``.
 
@@ -163,8 +163,9 @@ class _HeldRound:
     delta: float
 
     @classmethod
-    def of(cls, trial: Trial, round: int, episode: int) -> _HeldRound:
-        """Return the map from states to states that one round of an episode computes.
+    def of(cls, trial: Trial, round: int, episode: int) -> _RoundMap:
+        """Return the map from the state before a round to the state after it, with the inputs that
+        the round has in one episode.
 
         Args:
             trial: the model with its run.
@@ -176,7 +177,9 @@ class _HeldRound:
         # A slice and a list, so that both axes are kept, with length 1.
         rows = slice(episode, episode + 1)
         fed = run.fed.map_tensors(lambda part: part[rows][:, [round]])
-        with suppress(Exception):  # a machine that cannot be copied is taken as it is
+        # Finite differences are more precise in float64. A model that cannot be copied is used as
+        # it is.
+        with suppress(Exception):
             model = copy.deepcopy(trial.model).to(torch.float64)
             fed = model.prepare(fed)
         # A run of one round has two states, before and after it. Edits replace the first, and
@@ -222,13 +225,13 @@ class _HeldRound:
         """Run the round from each of several states, and return the states after the round,
         ``[state, row, width]``.
         """
+        # An edit makes one run for each index in `rounds`, and in it writes a state before the
+        # round with this index. Here every run writes another state before the only round, 0.
+        rounds = [0] * len(states)
         edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
-        rounds = [0] * len(
-            states
-        )  # each state is written before the only round, in a run of its own
         experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
-        outputs = next(batches(experiment))  # of the only edit
-        # carried is [edit, episode, round edited, read, row, width]; each state is a "round edited".
+        outputs = next(batches(experiment))  # there is one batch, of the only edit
+        # carried is [edit, episode, run, round read, row, width].
         return outputs.carried[0, 0, :, 0]
 
     def compute_move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
@@ -261,7 +264,7 @@ class _HeldRound:
         nearby[torch.arange(n_numbers, 2 * n_numbers), index] -= self.delta
         after = self.run_from(nearby.unflatten(1, state.shape)).flatten(1)[:, index]
         differences = after[:n_numbers] - after[n_numbers:]  # [number before, number after]
-        # Both are in the state's own units, which cancel: slopes are the same between points.
+        # Differences and step both lack the division by `unit`, which cancels in their ratio.
         slopes = differences / (2 * self.delta)
         return np.asarray(slopes.T.double().numpy(force=True))
 
@@ -270,13 +273,15 @@ def _measure_spread(states: Float[Tensor, "episode round row width"]) -> float:
     """Return the typical distance between states of different episodes: the root of the mean
     squared distance.
 
-    If all states are equal, return the root of their mean squared norm; if that is 0, return 1.
+    If this distance is 0 (all states are equal) or not finite, return the root of their mean
+    squared norm; if that cannot serve as a unit either, return 1.
     """
     flat = states.double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # states of untrained copies can grow without bound
         squares = ((flat - flat.mean(0)) ** 2).sum(-1)
         distance = np.sqrt(2 * squares.mean())  # two states differ by twice the variance
         size = np.sqrt((flat**2).sum(-1).mean())
+    # The first of the three that is neither 0 nor infinite.
     return next(float(unit) for unit in (distance, size, 1.0) if 0 < unit < np.inf)
 
 
@@ -296,28 +301,32 @@ class _Points:
     shares: Float[np.ndarray, " point"]
 
 
-def _search_points(held_round: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
-    """Search for fixed and slow points: from every start, minimise the distance that the round
-    moves the state.
+def _search_points(round_map: _RoundMap, starts: Float[np.ndarray, "start number"]) -> _Points:
+    """Search for fixed and slow points: from every start, minimise the speed of a point, the
+    distance by which the round moves it.
 
-    Minima with a small distance are clustered, and the slowest point of each cluster is returned.
+    Minima with a small speed are clustered, and the slowest point of each cluster is returned.
 
     Args:
-        held_round: the round as a function from states to states.
-        starts: the points to start from.
+        round_map: the round as a map F from states to states.
+        starts: the points (flattened states) to start from.
+
+    Returns:
+        The points, ``[point, number]``, with the speed of each, ``[point]``; and the share of
+        starts that ended in its cluster, ``[point]``. The largest cluster is first.
     """
     from scipy.optimize import least_squares  # a quarter of a second: only where it is used
 
     def compute_slope(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
         """Return the Jacobian of the move, F(point) - point."""
-        return held_round.compute_jacobian(point) - np.eye(len(point))
+        return round_map.compute_jacobian(point) - np.eye(len(point))
 
     points = []
     speeds = []
     for start in starts:
         # Of the result, x is the point where the search ended, and fun the move from there.
         end = least_squares(
-            held_round.compute_move, start, jac=compute_slope, method="lm", **_TOLERANCES
+            round_map.compute_move, start, jac=compute_slope, method="lm", **_TOLERANCES
         )
         speed = float(np.linalg.norm(end.fun))
         if speed <= _MAX_SLOW_SPEED:
@@ -327,7 +336,7 @@ def _search_points(held_round: _HeldRound, starts: Float[np.ndarray, "start numb
     ordered_points = np.array(points).reshape(-1, starts.shape[1])[slowest_first]
     ordered_speeds = np.array(speeds)[slowest_first]
     clusters = _cluster(ordered_points, _CLUSTER_RADIUS)
-    # The first point of a cluster is its slowest one.
+    # Points are in the order of their speeds, so that the first of a cluster is its slowest.
     _, first_of_cluster, sizes = np.unique(clusters, return_index=True, return_counts=True)
     largest_first = np.argsort(-sizes, kind="stable")
     chosen = first_of_cluster[largest_first]
@@ -361,18 +370,18 @@ def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np
 
 
 def _compute_eigenvalues(
-    held_round: _HeldRound, points: Float[np.ndarray, "point number"]
+    round_map: _RoundMap, points: Float[np.ndarray, "point number"]
 ) -> Complex[np.ndarray, "point number"]:
     """Return the eigenvalues of the round's Jacobian at each point, ``[point, number]``; the
     eigenvalue with the largest modulus is first.
 
     Args:
-        held_round: the round as a function from states to states.
+        round_map: the round as a map from states to states.
         points: the points (flattened states) at which the Jacobian is computed.
     """
     eigenvalues = np.zeros(points.shape, complex)
     for i, point in enumerate(points):
-        values = np.linalg.eigvals(held_round.compute_jacobian(point))
+        values = np.linalg.eigvals(round_map.compute_jacobian(point))
         eigenvalues[i] = values[np.argsort(-np.abs(values), kind="stable")]
     return eigenvalues
 
@@ -382,16 +391,20 @@ def _tabulate(
     eigenvalues: Complex[np.ndarray, "point number"],
     visited: Float[np.ndarray, "state number"],
 ) -> pd.DataFrame:
-    """Return the table of :class:`FixedPoints`, one row per point.
+    """Return a table with one row per point: its kind (fixed or slow), its speed, the eigenvalues
+    of the round's Jacobian, and the distance to the nearest visited state. :class:`FixedPoints`
+    describes the columns.
 
     Args:
         points: the points, with their speeds and the shares of starts that end there.
-        eigenvalues: those of the round's Jacobian at each point, ``[point, number]``; the largest
-            is first.
-        visited: the states of the run, flattened as the points are.
+        eigenvalues: eigenvalues of the round's Jacobian at each point, ``[point, number]``; the
+            largest is first.
+        visited: the states of the run, flattened as the points are, ``[state, number]``.
     """
     modulus = np.abs(eigenvalues)
-    distances = np.linalg.norm(points.points[:, None] - visited, axis=-1)
+    distances = np.linalg.norm(points.points[:, None] - visited, axis=-1)  # [point, state]
+    # Along an eigenvector, nearby states leave the point if the modulus is above 1, and stay where
+    # they are if it is 1.
     is_leaving = modulus > 1 + _MODULUS_TOLERANCE
     is_marginal = np.abs(modulus - 1) <= _MODULUS_TOLERANCE
     # [point, 1], of the largest eigenvalue; [point, 0] for a state without numbers, whose sum is 0.
@@ -420,6 +433,7 @@ def _describe(table: pd.DataFrame, subject: str) -> str:
     if table.empty:
         return f"{subject}, has no fixed or slow point where the search started."
     n_fixed = int((table["kind"] == "fixed").sum())
+    # The columns are numbers of directions along which nearby states stay, or leave the point.
     n_staying = int((table["marginal"] > 0).sum())
     n_stable = int(((table["marginal"] == 0) & (table["leaving"] == 0)).sum())
     counts = f"fixed points: {n_fixed}, slow: {len(table) - n_fixed}; stable: {n_stable}"

@@ -50,15 +50,15 @@ class Adversarial:
         name: name of the heuristic.
         trials: the model with the selected episodes, one trial for each sampled batch that has any.
         drawn: number of episodes that were sampled to find the selected ones.
-        algorithm: the algorithm's loss in the last round, ``[episode]``.
-        heuristic: the heuristic's loss in the last round, ``[episode]``.
+        algorithm_losses: the algorithm's loss in the last round, ``[episode]``.
+        heuristic_losses: the heuristic's loss in the last round, ``[episode]``.
     """
 
     name: str
     trials: tuple[Trial, ...]
     drawn: int
-    algorithm: Float[np.ndarray, " episode"]
-    heuristic: Float[np.ndarray, " episode"]
+    algorithm_losses: Float[np.ndarray, " episode"]
+    heuristic_losses: Float[np.ndarray, " episode"]
 
     def side(self, model: Machine | None = None) -> Interval:
         """Return the share of the episodes in which a model sides with the algorithm: its loss in
@@ -68,10 +68,11 @@ class Adversarial:
         Args:
             model: the model to run on these episodes; by default that of the trials.
         """
-        losses = self._compute_losses(model or self.trials[0].model)
-        distance_to_heuristic = np.abs(losses - self.heuristic)
-        distance_to_algorithm = np.abs(losses - self.algorithm)
-        lead = distance_to_heuristic - distance_to_algorithm  # of the algorithm; 0 is a tie
+        losses = self._compute_losses(model or self.trials[0].model)  # in the last round
+        distance_to_heuristic = np.abs(losses - self.heuristic_losses)
+        distance_to_algorithm = np.abs(losses - self.algorithm_losses)
+        # Positive if the model is closer to the algorithm; 0 is a tie.
+        lead = distance_to_heuristic - distance_to_algorithm
         sides = np.where(np.abs(lead) < _TIE, 0.5, lead > 0)
         participants = participants_of(*(trial.episodes for trial in self.trials))
         return mean_interval(sides, participants=participants)
@@ -123,8 +124,9 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
 
     regimes = ["", *trial.regimes][:_MAX_REGIMES]  # "" is the task's default one
     largest_excesses = [measure_excess(_sample_batch(trial, name, 0)).max() for name in regimes]
+    # The heuristic counts as wrong in an episode if its excess is above .6 of the largest.
     min_excess = _MIN_EXCESS_SHARE * max(largest_excesses)
-    if min_excess < _TIE:
+    if min_excess < _TIE:  # the heuristic is never worse than the algorithm
         return None
     n_wanted = min(_MAX_FOUND, trial.budget.episodes)
     chosen_trials: list[Trial] = []
@@ -148,8 +150,8 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
         name=heuristic.name,
         trials=tuple(chosen_trials),
         drawn=n_drawn,
-        algorithm=np.concatenate([last_losses(part, algorithm) for part in chosen_trials]),
-        heuristic=np.concatenate([last_losses(part, heuristic) for part in chosen_trials]),
+        algorithm_losses=np.concatenate([last_losses(part, algorithm) for part in chosen_trials]),
+        heuristic_losses=np.concatenate([last_losses(part, heuristic) for part in chosen_trials]),
     )
 
 
@@ -209,7 +211,7 @@ def table(trial: Trial) -> pd.DataFrame:
     algorithm = trial.algorithm
     rows = []
     for key, adversarial in adversarial_by_heuristic(trial).items():
-        assert algorithm is not None
+        assert algorithm is not None  # without an algorithm, the mapping is empty
         heuristic = trial.heuristics[key]
         heuristic_loss = last_losses(trial, heuristic).mean()
         algorithm_loss = last_losses(trial, algorithm).mean()
@@ -221,7 +223,7 @@ def table(trial: Trial) -> pd.DataFrame:
         }
         if adversarial is not None:
             row |= adversarial.side().columns("side")
-            row |= {"n": len(adversarial.algorithm), "drawn": adversarial.drawn}
+            row |= {"n": len(adversarial.algorithm_losses), "drawn": adversarial.drawn}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -242,7 +244,7 @@ def _measure_further_share(trial: Trial, algorithm: Algorithm, heuristic: Algori
     of_algorithm = _subtract_mean(trial.predicted_by(algorithm))
     of_heuristic = _subtract_mean(trial.predicted_by(heuristic))
     # A share is 1 - error / variation, so that the difference of two shares is that of two errors.
-    variation = max(float((of_model**2).sum()), 1e-12)
+    variation = max(float((of_model**2).sum()), 1e-12)  # not 0, if all predictions are equal
     error = _compute_error(trial, of_model, [of_algorithm])
     error_with_heuristic = _compute_error(trial, of_model, [of_algorithm, of_heuristic])
     return (error - error_with_heuristic) / variation
@@ -294,9 +296,10 @@ def check_side(trial: Trial) -> Measure:
         return Measure(key="side", claim=claim, lacking=lacking)
     shares = [adversarial.side() for adversarial in adversarials]
     i_worst = int(np.argmin([share.estimate for share in shares]))
+    # The measure is about the heuristic with the smallest share; its note lists the others.
     number = shares.pop(i_worst)
     worst = adversarials.pop(i_worst)
-    n_adversarial = len(worst.algorithm)
+    n_adversarial = len(worst.algorithm_losses)
     note = f"The heuristic is {worst.name}, on {n_adversarial} of {worst.drawn} episodes drawn."
     others = [
         f"{adversarial.name} {share}"
@@ -310,7 +313,7 @@ def check_side(trial: Trial) -> Measure:
         claim=claim,
         number=number,
         threshold=threshold,
-        no_threshold=1 - threshold,
+        no_threshold=1 - threshold,  # on the heuristic's side as often as "yes" needs
         unit="share of episodes on the algorithm's side, in the last round",
         controls=controls,
         yes="sides with the algorithm where heuristics fail",

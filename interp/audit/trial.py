@@ -134,13 +134,15 @@ class Trial:
     def __post_init__(self) -> None:
         """Compute the attributes that need no run of the model."""
         refuse_missing("an audit", self.episodes)
-        self.participants = participants_of(self.episodes)
+        self.participants = participants_of(self.episodes)  # indices 0, 1, ... by episode
         self.n_participants = int(self.participants.max()) + 1
         self.first_half = self.participants < self.n_participants // 2
         self.task = catalog.of(self.model)
         self.layout = self.model.layout.fit(self.episodes)
         self.shape = (len(self.episodes), self.episodes.n_rounds)
         last_round = self.episodes.n_rounds - 1
+        # The rounds that read a changed state: evenly spaced, without the first, which reads the
+        # initial state.
         n_writes = min(self.budget.writes, last_round)
         evenly = np.linspace(1, last_round, n_writes).round()
         self.writes = tuple(sorted(set(evenly.astype(int).tolist())))  # rounding may repeat one
@@ -187,10 +189,10 @@ class Trial:
         """The names of the task's regimes (distributions of episodes) that can be sampled in sizes
         that the model supports.
         """
-
         possible = []
         for regime in self.task.data.regimes():
-            with suppress(InputError):  # the regime has no episodes of the model's sizes
+            # Sampling fails if the regime has no episodes of the model's sizes.
+            with suppress(InputError):
                 self.task.sample_for(
                     self.model, n_episodes=1, n_rounds=2, seed=self.budget.seed, regime=regime
                 )
@@ -270,7 +272,7 @@ class Trial:
             differences = np.abs(first - second)
             return np.asarray(0.5 * differences.sum(-1))
         means = self.unchanged_distributions[..., 0]
-        width = 2 * float(means.std()) or 1.0  # equal means: any unit will do
+        width = 2 * float(means.std()) or 1.0  # if all means are equal, any unit will do
         differences = np.abs(first[..., 0] - second[..., 0])
         return np.minimum(differences / width, 1.0)
 
@@ -315,13 +317,14 @@ class Trial:
         """
         run = self.run
         n_further = run.n_rounds if horizon is None else horizon
-        continuation = run_on(
-            self.model, run, rounds, n_further, changed.transpose(0, 1), rewrite_state
-        )
+        changed_by_episode = changed.transpose(0, 1)  # [episode, written, row, width]
+        continuation = run_on(self.model, run, rounds, n_further, changed_by_episode, rewrite_state)
         unchanged = run.predictions.expand(len(rounds), *run.predictions.shape)
         predictions = unchanged.clone()  # [written, episode, round, ...]
         for i, t in enumerate(rounds):
-            later = predictions[i, :, t : t + n_further]  # [episode, lag, ...], fewer at the end
+            later = predictions[i, :, t : t + n_further]  # a view [episode, lag, ...]
+            # The continuation is [1, episode, written, lag, ...]. Its lags may go beyond the last
+            # round of the episode.
             later.copy_(continuation.predictions[0, :, i, : later.shape[1]])
         return predictions
 
@@ -345,8 +348,9 @@ class Trial:
         """
         finite: list[Trial] = []
         n_wanted = self.budget.copies
-        first = self.budget.seed
-        for seed in range(first, first + n_wanted + _MAX_SPARE_COPIES):
+        first_seed = self.budget.seed
+        # A few seeds more than needed, in place of those whose copies are not finite.
+        for seed in range(first_seed, first_seed + n_wanted + _MAX_SPARE_COPIES):
             if len(finite) == n_wanted:
                 break
             copy = replace(self, model=untrained(self.model, seed))
@@ -387,7 +391,8 @@ def _list_rows_by_channel(model: Machine) -> dict[str, list[int]]:
     for channel in model.channels:
         rows[channel.name] = list(range(n_rows, n_rows + channel.rows))
         n_rows += channel.rows
-    # The length of a cache, a channel such as "cache_length", belongs to the cache.
+    # The number of used rows of a cache is a channel such as "cache_length". It is changed together
+    # with the cache, so that both are listed as one channel.
     for name in list(rows):
         cache = name.removesuffix("_length")
         if cache != name and cache in rows:

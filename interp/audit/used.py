@@ -58,7 +58,7 @@ class Change(StrEnum):
     MEAN = "the mean state of the round"
 
 
-EITHER = (Change.INITIAL, Change.DONOR)
+CHANNEL_CHANGES = (Change.INITIAL, Change.DONOR)
 """Changes that the tables list for every single channel."""
 _WITHOUT_CONTENT = (Change.DONOR, Change.MEAN)
 """Changes that remove a state's information about its own episode."""
@@ -80,6 +80,7 @@ def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
     """
     order = np.random.default_rng([seed, _DONOR_STREAM]).permutation(n_episodes)
     donor = np.empty(n_episodes, np.int64)
+    # In the random order, each episode takes from the one before it, and the first from the last.
     donor[order] = np.roll(order, 1)
     return donor
 
@@ -124,11 +125,12 @@ def change_states(
         The states, ``[written, episode, row, width]``. The axis ``written`` has one entry for each round
         in ``rounds``, in the same order.
     """
-    states = trial.select_states(rounds)
+    unchanged = trial.select_states(rounds)
     rows = trial.channels[channel]
-    state = states.clone()
-    state[:, :, rows] = _make_states(trial, rounds, change, states)[:, :, rows]
-    return state
+    changed = unchanged.clone()
+    replacements = _make_states(trial, rounds, change, unchanged)
+    changed[:, :, rows] = replacements[:, :, rows]
+    return changed
 
 
 def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Tensor) -> Tensor:
@@ -146,13 +148,13 @@ def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Te
     """
     seed = trial.budget.seed
     n_episodes = unchanged.shape[1]
-    mean = unchanged.mean(1, keepdim=True)
+    mean = unchanged.mean(1, keepdim=True)  # over episodes
     if change == Change.INITIAL:
         return trial.run.latents[:, 0].expand_as(unchanged)
     if change == Change.DONOR:
         return unchanged[:, torch.from_numpy(draw_donors(n_episodes, seed))]
-    if change == Change.SAME:
-        answers = trial.run.choices.numpy(force=True)
+    if change == Change.SAME:  # another episode with the same answer
+        answers = trial.run.choices.numpy(force=True)  # [episode, round]
         states = []
         for i, t in enumerate(rounds):
             donor, _ = draw_donors_with_same_label(answers[:, t], seed)
@@ -166,7 +168,7 @@ def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Te
         noise = torch.einsum("ij,sjrw->sirw", draws, unchanged - mean)
         return mean + noise / max(n_episodes - 1, 1) ** 0.5
     if change == Change.LATE:
-        return trial.select_states([max(t - 1, 0) for t in rounds])
+        return trial.select_states([max(t - 1, 0) for t in rounds])  # what round t - 1 read
     return mean.expand_as(unchanged)  # Change.MEAN
 
 
@@ -225,9 +227,9 @@ def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
     """
     if change != Change.SAME:
         return np.ones((len(trial.writes), trial.shape[0]), bool)
-    if trial.run.layout.kind != "classes":
+    if trial.run.layout.kind != "classes":  # answers that are real numbers are never the same
         return np.zeros((len(trial.writes), trial.shape[0]), bool)
-    answers = trial.run.choices.numpy(force=True)
+    answers = trial.run.choices.numpy(force=True)  # [episode, round]
     drawn = [draw_donors_with_same_label(answers[:, t], trial.budget.seed) for t in trial.writes]
     return np.stack([has_donor for _, has_donor in drawn])
 
@@ -403,7 +405,8 @@ def share_of_loss(
         episodes if the trial has no participants.
     """
     losses = trial.losses(changed)[:, rounds]
-    # Of real numbers with a variance, the loss is minus a log density, which may be negative.
+    # The denominator takes absolute values: if real numbers are predicted with a variance, the loss
+    # is minus a log density, which may be negative.
     changed_loss = np.abs(losses).sum(1)
     share = Interval(0.0, 0.0, 0.0)
     if changed_loss.any():
@@ -434,10 +437,10 @@ def _measure_saved_by_chance(
     predictions = trial.run.predictions
     saved = []
     for i in range(_N_FURTHER):
-        # The seed itself draws the donors of states; these lend their labels.
+        # Other seeds than the budget's, which drew the donors of the changed states.
         donors = draw_donors(trial.shape[0], trial.budget.seed + 1 + i)
         rows = torch.from_numpy(donors)
-        # Both predictions of the donors, on this episode's labels.
+        # Predictions of another episode, scored on the labels of this one.
         difference = trial.losses(changed[rows]) - trial.losses(predictions[rows])
         saved.append(difference[:, rounds].sum(1))
     return np.mean(saved, axis=0)
@@ -471,8 +474,8 @@ def check_use(trial: Trial, channel: str) -> Measure:
         controls=trial.score_copies(lambda copy: measure_worth(copy, worth.change, channel).share),
         about="" if is_whole else channel,
         yes=f"uses {what}",
-        unused=f"does not use {what}",
-        unpaid=f"predicts no better for {what}",
+        no_if_unchanged=f"does not use {what}",
+        no_if_changed=f"predicts no better for {what}",
         rests_on=("without", "used", "by_round"),  # tables of the audit
         caution="what is used of the state: another episode's differs in everything",
         note=_describe_effect(worth),
@@ -495,8 +498,8 @@ def check_content(trial: Trial) -> Measure:
     initial = measure_worth(trial, Change.INITIAL).share
     worth = measure_worth_of_content(trial)
     note = _describe_effect(worth)
-    # Only the initial state costs answers, other states without information do not: a round needs
-    # no information, only some state that is not the initial one.
+    # With the initial state the loss is higher, and with other states that lack information it is
+    # not. So rounds do not use information: they need some state that is not the initial one.
     if initial.low >= THRESHOLDS["worth"].value > worth.share.high:
         note += " It is a pause: the initial state costs answers, other states do not."
     return _make_measure(
@@ -506,8 +509,8 @@ def check_content(trial: Trial) -> Measure:
         unit=f"share of the loss {trial.scored_in_words} that it takes away",
         controls=trial.score_copies(lambda copy: measure_worth(copy, worth.change).share),
         yes="uses the content of its state",
-        unused="does not use the content of its state",
-        unpaid="predicts no better for the content of its state",
+        no_if_unchanged="does not use the content of its state",
+        no_if_changed="predicts no better for the content of its state",
         rests_on=("without", "presence"),  # tables of the audit
         caution="what is used of the content: another episode's differs in everything",
         note=note,
@@ -520,24 +523,25 @@ def _describe_effect(worth: _Worth) -> str:
 
 
 def _make_measure(
-    worth: _Worth, *, unit: str, unused: str, unpaid: str, **described: Any
+    worth: _Worth, *, unit: str, no_if_unchanged: str, no_if_changed: str, **described: Any
 ) -> Measure:
     """Make the measure of a check from the worth of a state, the share of the loss that it removes.
 
     Args:
         worth: the share, and the effect of the replacement on predictions.
         unit: what the share is of; the replacement is added.
-        unused: the predicate for the verdict "no" if predictions do not change, such as "does not
-            use the content of its state".
-        unpaid: the predicate for the verdict "no" if predictions change without getting better.
+        no_if_unchanged: what the verdict "no" says if the replacement does not change predictions,
+            such as "does not use the content of its state".
+        no_if_changed: what the verdict "no" says if predictions change, but do not get worse.
         described: other fields of :class:`~interp.results.measure.Measure`.
     """
     threshold = THRESHOLDS["worth"].value
+    # Predictions count as unchanged if their mean distance is below the same threshold.
     return Measure(
         number=worth.share,
         threshold=threshold,
         unit=f"{unit}, compared with {worth.change}",
-        no=unused if worth.effect.high < threshold else unpaid,
+        no=no_if_unchanged if worth.effect.high < threshold else no_if_changed,
         **described,
     )
 
@@ -568,8 +572,8 @@ def check_duration(trial: Trial) -> Measure:
         unit="share of the loss one round later that its state takes away",
         controls=trial.score_copies(lambda copy: _measure_worth_later(copy, worth.change).share),
         yes="carries its state on",
-        unused="makes its state anew in every round",
-        unpaid="predicts no better for its state one round later",
+        no_if_unchanged="makes its state anew in every round",
+        no_if_changed="predicts no better for its state one round later",
         rests_on=("used",),  # a table of the audit
         note=_describe_decay(trial),
     )
@@ -583,7 +587,8 @@ def _measure_worth_later(trial: Trial, change: str) -> _Worth:
         trial: the model with its run.
         change: by what the state is replaced, a :class:`Change`.
     """
-    rounds = range(1, trial.shape[1] - 1)
+    rounds = range(1, trial.shape[1] - 1)  # those that read an earlier state and have a next round
+    # Two rounds are run again: the one that reads the changed state, and the next one.
     predictions = trial.rerun(change_states(trial, rounds, change), rounds, horizon=2)
     later = trial.run.predictions.clone()
     for i, t in enumerate(rounds):
@@ -606,7 +611,8 @@ def _describe_decay(trial: Trial) -> str:
         if lag >= trial.shape[1] - trial.writes[0]:  # after the last round, for every change
             continue
         later = effect[..., lag]
-        # The first effect of the same changes: those of late rounds have no later one, but NaN.
+        # The effect at lag 0 of the same changes. Changes in late rounds have no effect at this
+        # lag (NaN), and do not count.
         first = effect[..., 0][np.isfinite(later)].sum()
         remaining = np.nansum(later) / max(first, 1e-12)  # 0 if there is no effect at all
         parts.append(f"{remaining:.2f} after {lag}")
@@ -632,7 +638,8 @@ def table(trial: Trial) -> pd.DataFrame:
     _, n_rounds = trial.shape
     lags = [lag for lag in _LAGS if lag < n_rounds]
     for channel in trial.channels:
-        for change in Change if channel == ALL else EITHER:
+        # Single channels are listed with fewer changes, which keeps the table short.
+        for change in Change if channel == ALL else CHANNEL_CHANGES:
             changed = measure_influence(trial, channel, change)
             for lag in lags:
                 effect = changed.effect[..., lag]
@@ -686,7 +693,7 @@ def without(trial: Trial) -> pd.DataFrame:
     """
     rows = []
     for channel in trial.channels:
-        for change in (*EITHER, Change.MEAN):
+        for change in (*CHANNEL_CHANGES, Change.MEAN):
             worth = measure_worth(trial, change, channel)
             row: dict[str, Any] = {"channel": channel, "change": change}
             row |= worth.share.columns("worth")

@@ -6,7 +6,7 @@ import pandas as pd
 
 from interp.audit import THRESHOLDS, AuditResult
 from interp.audit.trial import ALL
-from interp.audit.used import EITHER
+from interp.audit.used import CHANNEL_CHANGES
 from reports.blocks import Figure, Measures, Prose, Table, curves
 from reports.part import Context, Part
 from reports.texts import TEXTS
@@ -73,7 +73,7 @@ def _draw_decay(result: AuditResult) -> list[Figure]:
     of rounds since then.
     """
     table = result.tables["used"]
-    drawn = table[(table["channel"] == ALL) & table["change"].isin(EITHER)]
+    drawn = table[(table["channel"] == ALL) & table["change"].isin(CHANNEL_CHANGES)]
     if drawn["rounds_on"].nunique() < 2:
         return []  # one round is no curve
     columns = {"change": "algorithm", "effect": "mean", "effect_low": "low", "effect_high": "high"}

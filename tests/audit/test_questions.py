@@ -177,8 +177,8 @@ def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
     trial = of(interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False))
     for key in ("fewer_parents", "nearer_undirected"):
         found_episodes = shortcuts.find_adversarial(trial, trial.heuristics[key])
-        assert (found_episodes.heuristic - found_episodes.algorithm > 0.05).all()
-        assert len(found_episodes.heuristic) >= 8
+        assert (found_episodes.heuristic_losses - found_episodes.algorithm_losses > 0.05).all()
+        assert len(found_episodes.heuristic_losses) >= 8
         assert found_episodes.side().estimate == 1.0
 
 

@@ -112,7 +112,9 @@ def test_a_state_whose_use_is_presence_alone_is_used():
 def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, word):
     def adversarial(key, side):
         taken = lambda model=None: mean_interval(np.full(N, side if model is None else 0.4))  # noqa: E731
-        return SimpleNamespace(name=f"rule {key}", side=taken, algorithm=np.zeros(N), drawn=99)
+        return SimpleNamespace(
+            name=f"rule {key}", side=taken, algorithm_losses=np.zeros(N), drawn=99
+        )
 
     verdicts = {key: adversarial(key, side) for key, side in sides.items()} | {"none": None}
     monkeypatch.setattr(shortcuts, "adversarial_by_heuristic", lambda trial: verdicts)
