@@ -76,6 +76,7 @@ def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """
     note_by_table = {}
     for name, frame in tables.items():
+        # Such a table has one column, "note", and one row.
         if list(frame) == [_NOTE_COLUMN]:
             note_by_table[name] = str(frame[_NOTE_COLUMN].iloc[0])
     return note_by_table
@@ -96,11 +97,13 @@ def cut(model: Machine) -> Hook:
         A pair (name of the hook point, hook function), one entry of a list for the argument
         ``fwd_hooks`` of :func:`interp.rollout`.
     """
+    # The number of latents may depend on the size of an episode, and the hook does not know this
+    # size. So the latents of the largest size are made, and as many are taken as are needed.
     layout = model.layout.max_layout
 
     def read_first(latents: Tensor, hook: Any) -> Tensor:
         """Return the initial latents of as many episodes and rows as ``latents`` has."""
-        initial = model.initial(len(latents), layout)  # of the largest round: the most rows
+        initial = model.initial(len(latents), layout)
         return initial[:, : latents.shape[1]]
 
     return "hook_latents", read_first
@@ -133,9 +136,8 @@ def round_attention(
     labels = run.layout.labels
     rows = []
     for layer, name in enumerate(names):
-        weights = run.cache[
-            name
-        ].double()  # [episode, round, head, query, key]; NaN in missing rounds
+        # [episode, round, head, query, key]; NaN in missing rounds
+        weights = run.cache[name].double()
         average = weights.mean if run.missing is None else weights.nanmean
         mean = average((0, 1)).numpy(force=True)  # [head, query, key]
         for head, query, key in np.ndindex(mean.shape):
@@ -178,5 +180,5 @@ def patterns(model: Machine) -> list[str]:
         raise InputError(
             f"{lack}; its points are {', '.join(model.points)}, which probes and interp.rollout read"
         )
-    kind = model.points["pattern"]
-    return [kind.hook.format(layer=layer) for layer in range(kind.n_layers or 1)]
+    point = model.points["pattern"]  # a kind of hook point, one in every layer
+    return [point.hook.format(layer=layer) for layer in range(point.n_layers or 1)]

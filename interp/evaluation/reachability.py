@@ -88,19 +88,21 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
         raise InputError(
             f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on"
         )
-    sets = torch.from_numpy(_compute_sets(episodes)).flatten(0, 1)
+    sets = torch.from_numpy(_compute_sets(episodes)).flatten(0, 1)  # [episode * round, node]
     carried = rollout(model, episodes).latents[:, :-1]  # the latents that the rounds read
     latents = carried.flatten(0, 1).flatten(1).double().cpu()  # [episode * round, number]
     set_of_latents = Affine.fit(latents, sets)
     latents_of_set = Affine.fit(sets, latents)
 
     def read(latents: Tensor) -> Tensor:
+        """Return the set ``[..., node]`` that latents ``[..., latent, d_model]`` represent."""
         flat = latents.flatten(-2).double().cpu()
         return set_of_latents(flat).to(latents)
 
     def write(latents: Tensor, state: Tensor) -> Tensor:
+        """Return changed latents that represent the set ``state``, ``[..., node]``."""
         present = (read(latents) > 0.5).to(state)
-        # Only the difference is written, so that the rest of the latents stays as it is.
+        # Only nodes that are added or removed change the latents. The rest stays as it is.
         change = (state - present).double().cpu() @ latents_of_set.slopes
         shaped = change.unflatten(-1, latents.shape[-2:])
         return latents + shaped.to(latents)
@@ -160,22 +162,25 @@ def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
         seed: seed of the random choices.
     """
     generator = torch.Generator().manual_seed(seed)
-    path: dict[str, Tensor] = {}  # "known": the nodes kept so far, which later calls read
+    memory: dict[str, Tensor] = {}  # "kept": the nodes kept so far, for the next call
 
-    def commit(latents: Tensor, hook: Any) -> Tensor:
-        """Return the latents with the kept nodes only: those of earlier calls, and one new node."""
-        reached = read(latents) > 0.5
-        known = path.get("known", torch.zeros_like(reached))
-        new = reached & ~known
+    def keep_one(latents: Tensor, hook: Any) -> Tensor:
+        """Return the latents of a round with a smaller set of reached nodes: the nodes that earlier
+        rounds kept, and one of the new nodes.
+        """
+        reached = read(latents) > 0.5  # [episode, node]
+        kept = memory.get("kept", torch.zeros_like(reached))
+        # In the first call, the root is one of the new nodes, and may be drawn.
+        new = reached & ~kept
         random_keys = torch.rand(new.shape, generator=generator).to(latents.device)
-        # The largest random number among new nodes; if there are none, the first, masked below.
+        # The new node with the largest random number. Without new nodes it is node 0, which the
+        # mask below removes.
         drawn = random_keys.masked_fill(~new, -1.0).argmax(-1)
-        # The root is one of the new nodes of the first thought, and may be drawn.
         is_drawn = torch.nn.functional.one_hot(drawn, new.shape[-1]).bool()
-        path["known"] = known | (is_drawn & new)
-        return write(latents, path["known"].to(latents.dtype))
+        memory["kept"] = kept | (is_drawn & new)
+        return write(latents, memory["kept"].to(latents.dtype))
 
-    return _LATENTS_HOOK, commit
+    return _LATENTS_HOOK, keep_one
 
 
 @checked
@@ -252,13 +257,15 @@ def _draw_one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
         One-hot rows, ``[episode, node]``; a row of zeros if no node is allowed.
     """
     rng = np.random.default_rng(seed)
+    # The allowed node with the largest random number.
     random_keys = np.where(allowed, rng.random(allowed.shape), -1.0)
     drawn = np.eye(allowed.shape[-1])[random_keys.argmax(-1)]
     return drawn * allowed.any(-1, keepdims=True)
 
 
 def _list_set_changes(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
-    """List the changes of the set of reached nodes that :func:`measure_moved_sets` makes.
+    """List the changes of the set of reached nodes that :func:`measure_moved_sets` makes. The
+    target is the candidate that the root reaches, the negative is the other candidate.
 
     Args:
         episodes: the episodes, with their graphs and candidates.
@@ -276,19 +283,21 @@ def _list_set_changes(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tu
     # [episode, from, to]: an edge, and a path of any length
     matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
     paths = graphs.closure(matrix)
-    # Nodes that the root does not reach (their distance is n_nodes), and that neither are nor lead to
-    # a candidate.
+    # Nodes whose addition changes no answer: the root does not reach them (their distance is
+    # n_nodes), they are no candidates, and no path leads from them to a candidate.
     others = episodes.distances >= episodes.n_nodes
     for candidate in (episodes.targets, episodes.negatives):
         others &= ~paths[rows, :, candidate]
         others[rows, candidate] = False
+    # The parents of the negative. The root reaches none of them, since it does not reach the
+    # negative.
     parents = np.asarray(matrix[rows, :, episodes.negatives])  # [episode, node]
     return {
         "nothing": (nothing, nothing),
         "the negative is added": (negative, nothing),
         "the target is taken out": (nothing, target),
         "the negative takes the target's place": (negative, target),
-        PARENT: (_draw_one(parents, seed), nothing),  # none is ever reached
+        PARENT: (_draw_one(parents, seed), nothing),
         OTHER: (_draw_one(others, seed), nothing),
     }
 
@@ -478,8 +487,7 @@ def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> Rea
     layout = model.layout
     n_rounds = 5  # replaced below, when the depths are known
     drawn = sample(n_episodes, n_rounds, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
-    # The farthest target is reached in the round with the index of its depth: one more to count
-    # from 0, and one further round.
+    # A target at depth d is reached in the round with index d, the (d + 1)-th. One round follows.
     return replace(drawn, n_rounds=int(drawn.depths.max()) + 2)
 
 
@@ -518,6 +526,7 @@ def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.Da
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")
     last = frame[frame["round"] == last_round]
+    # Predictors in the order of the table; pivot sorts them by name.
     keys = list(dict.fromkeys(last["key"]))
     wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[keys]
     return {

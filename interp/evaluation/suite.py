@@ -141,7 +141,7 @@ def evaluate(
     names = list(plan.parts(model))
     settings = provenance(model, n_episodes=n_episodes, seed=seed)
     settings.pop("git")  # a later commit may continue this evaluation
-    finished = Finished(folder, settings)
+    finished = Finished(folder, settings)  # results of parts that are stored in the folder
     measured_here = finished.divide(names, _Part, shard)
     shared = (model, n_episodes, seed, finished)
     parts = {}

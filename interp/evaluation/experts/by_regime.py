@@ -69,6 +69,7 @@ def training_prior(model: Machine) -> list[str]:
     """
     training = model.origin.get("training", {})
     regimes = list(dict.fromkeys(training.get("regimes") or ["uniform"]))  # each once
+    # The Bayes predictor assumes that accuracies stay the same within an episode.
     steady = [name for name in regimes if name not in REGIMES or not REGIMES[name].switch_every]
     return steady or regimes[:1]  # a prior needs at least one regime
 
@@ -169,6 +170,7 @@ def evaluate(
     records = [get_regime(regime) for regime in chosen]
     require(records, "no regime to evaluate on; give at least one")
     prior = training_prior(model)
+    # Key (regime, predictor, metric) -> the score, and further cells of its row of the table.
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     curves = []
@@ -220,9 +222,12 @@ _CURVE_COLUMNS = ["name", "round", "regret", "low", "high", "std", "regime", "ke
 def _run_baselines(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tuple[str, ExpertRun]]:
     """Run every baseline over the episodes: key of a baseline -> (name, predictions).
 
+    Two baselines need more than the episodes: weighted majority with the best learning rate (eta)
+    in hindsight, and the Bayes predictor whose prior is the model's training data.
+
     Args:
         episodes: the episodes.
-        prior: names of the regimes that form the prior of the Bayes predictor "bayes_training".
+        prior: names of the regimes (distributions of episodes) that form this prior.
     """
     runs: dict[str, tuple[str, ExpertRun]] = {}
     for key in BASELINES:
@@ -247,11 +252,11 @@ def _compute_regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -
         episodes: the predicted episodes.
         seed: seed of the bootstrap.
     """
-    over_rounds = regret.regret(run.predictions, episodes, run.decision)
-    mean, low, high = bootstrap_mean(over_rounds, seed=seed)
-    rounds = np.arange(1, over_rounds.shape[1] + 1)
-    columns = {"round": rounds, "regret": mean, "low": low, "high": high}
-    return pd.DataFrame({**columns, "std": over_rounds.std(axis=0)})
+    regret_by_round = regret.regret(run.predictions, episodes, run.decision)  # [episode, round]
+    mean, low, high = bootstrap_mean(regret_by_round, seed=seed)
+    n_rounds = regret_by_round.shape[1]
+    columns = {"round": np.arange(1, n_rounds + 1), "regret": mean, "low": low, "high": high}
+    return pd.DataFrame({**columns, "std": regret_by_round.std(axis=0)})
 
 
 # Episodes longer than those of training.
@@ -301,11 +306,11 @@ def over_lengths(
         f"no window of rounds lies in episodes of {n_rounds} rounds; give windows (start, stop)",
     )
     episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=regime, seed=seed)
-    best = bayes(episodes).predictions
+    optimal = bayes(episodes).predictions  # no other predictor has a lower expected loss
     eta = horizon_eta(n_experts, n_rounds)
     predictions = {
         MODEL: predict(model, episodes),
-        "bayes": best,
+        "bayes": optimal,
         "weighted_majority_horizon": weighted_majority(episodes, eta=eta).predictions,
     }
     prior = training_prior(model)
@@ -316,8 +321,8 @@ def over_lengths(
         regret_by_round = regret.regret(predicted, episodes)
         per_round = {
             "accuracy": 1 - regret.mistakes(predicted, episodes),
-            "excess_log_loss": regret.excess_log_loss(predicted, best, episodes),
-            "divergence": divergence(best, predicted),
+            "excess_log_loss": regret.excess_log_loss(predicted, optimal, episodes),
+            "divergence": divergence(optimal, predicted),
         }
         # A certain prediction that is wrong has an infinite loss, and no mean.
         finite = {name: values for name, values in per_round.items() if np.isfinite(values).all()}

@@ -54,7 +54,8 @@ def latent_control(
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
     predictions = {"intact": predictions_of(clean)}
-    # Not propagated: what is cut or swapped in a round are the latents of the intact run.
+    # Without propagation, every round reads the latents of the intact run, cut or swapped, and not
+    # what a changed earlier round has written.
     for name, hook in (("cut", cut(model)), ("swapped", SWAP)):
         changed = rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
         predictions[name] = predictions_of(changed)
@@ -113,6 +114,7 @@ def attention_to_experts(
     run = rollout(model, episodes) if run is None else require_own(run, model, episodes)
     chosen = select_rounds(rounds, run.n_rounds)
     positions = {reader: run.layout.position(reader) for reader in _READERS}
+    # Key (layer, head, reader, target) -> the share, and a further cell of its row of the table.
     shares: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     _, _, patterns_by_name = replay(model, run, rounds=chosen, names_filter=names)
@@ -121,6 +123,9 @@ def attention_to_experts(
     )
 
     def sum_by_target(weights: Tensor) -> np.ndarray:
+        """Return the shares of attention, ``[episode, head + 1, reader, target]``, for one layer's
+        patterns, ``[episode, round, head, query, key]``.
+        """
         attention = weights.double().numpy(force=True)
         return _sum_by_target(attention, episodes, positions, chosen)
 
@@ -150,7 +155,7 @@ def _sum_by_target(
     """Sum attention over the key positions of each target, and average it over rounds.
 
     Targets are the latent, each expert (the most accurate first) and all other positions. Readers
-    are the query positions.
+    are the query positions that are measured.
 
     Args:
         patterns: attention patterns, ``[episode, round, head, query, key]``.
@@ -161,15 +166,18 @@ def _sum_by_target(
     Returns:
         Shares ``[episode, head + 1, reader, target]``; the last head is the mean of all heads.
     """
-    paid = patterns[:, :, :, list(positions.values())]  # [episode, round, head, reader, key]
+    n_experts = episodes.n_experts
+    attention = patterns[:, :, :, list(positions.values())]  # [episode, round, head, reader, key]
     # A round begins with <w> and the latent <z>; then each expert has two positions, e_i and p_i.
-    pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]
-    by_position = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2)
+    to_experts = attention[..., 2 : 2 + 2 * n_experts]
+    by_position = to_experts.reshape(*to_experts.shape[:-1], n_experts, 2)
     by_expert = by_position.sum(-1)
-    rank = np.argsort(-episodes.accuracies_by_round[:, list(rounds)], axis=-1, kind="stable")
-    ranked = np.take_along_axis(by_expert, rank[:, :, None, None], axis=-1)
-    latent = paid[..., 1:2]  # the position <z>
-    total = paid.sum(-1, keepdims=True)
+    # The experts of each episode and round, the most accurate first: [episode, round, expert].
+    order = np.argsort(-episodes.accuracies_by_round[:, list(rounds)], axis=-1, kind="stable")
+    ranked = np.take_along_axis(by_expert, order[:, :, None, None], axis=-1)
+    latent = attention[..., 1:2]  # the position <z>
+    total = attention.sum(-1, keepdims=True)
     elsewhere = total - latent - ranked.sum(-1, keepdims=True)
     shares = np.concatenate([latent, ranked, elsewhere], axis=-1).mean(1)  # over rounds
-    return np.concatenate([shares, shares.mean(1, keepdims=True)], axis=1)
+    mean_of_heads = shares.mean(1, keepdims=True)
+    return np.concatenate([shares, mean_of_heads], axis=1)

@@ -93,10 +93,12 @@ def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.D
     Returns:
         The tables "latent_control" and "attention".
     """
+    # Seeds `seed` and `seed + 1` sample the episodes of the other parts.
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
+    # Attention is measured on a few episodes. If these are not all, they are run again (None).
     first_episodes = episodes.select(slice(_N_ATTENDED))
-    run_of_first = run if len(first_episodes) == len(episodes) else None  # None: run them again
+    run_of_first = run if len(first_episodes) == len(episodes) else None
     attention = table_or_note(
         lacks_attention(model),
         lambda: attention_to_experts(model, first_episodes, seed=seed, run=run_of_first).to_frame(),
@@ -113,14 +115,16 @@ def _make_tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataF
         model: the model; not used.
         parts: name of a part -> what :func:`_measure_part` returned.
     """
+    # All parts but two are regimes.
     of_regimes = [part for name, part in parts.items() if name not in (_LONG_PART, _BATCH_PART)]
     scores = pd.concat([part["regimes"] for part in of_regimes], ignore_index=True)
     curves = pd.concat([part["regret_curves"] for part in of_regimes], ignore_index=True)
-    # Final regret of every predictor by regime, and the model's accuracy.
+    # The summary: final regret of every predictor by regime, and the model's accuracy.
     is_regret = scores["metric"] == "regret"
     regret = scores[is_regret].pivot(index="regime", columns="key", values="estimate")
-    is_own_accuracy = (scores["metric"] == "accuracy") & (scores["key"] == MODEL)
-    accuracy = scores[is_own_accuracy].set_index("regime")["estimate"]
+    is_model_accuracy = (scores["metric"] == "accuracy") & (scores["key"] == MODEL)
+    accuracy = scores[is_model_accuracy].set_index("regime")["estimate"]
+    # In the order in which regimes were measured; pivot sorts by name.
     in_order = regret.loc[scores["regime"].unique(), [MODEL, *by_regime.BASELINES]]
     summary = in_order.assign(accuracy=accuracy).rename_axis(index="regime", columns=None)
     return {

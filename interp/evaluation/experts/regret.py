@@ -44,8 +44,8 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
     p = np.asarray(predictions, dtype=np.float64)
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
     require(p.shape == episodes.labels.shape, f"predictions have shape {p.shape} but {wanted}")
-    p = np.where(episodes.counted, p, 0.5)  # what is not counted may be anything
-    wrong = ~((p >= -_ROUNDING) & (p <= 1 + _ROUNDING))  # also NaN
+    p = np.where(episodes.counted, p, 0.5)  # predictions in missing rounds are not checked
+    wrong = ~((p >= -_ROUNDING) & (p <= 1 + _ROUNDING))  # NaN is wrong, too
     if wrong.any():
         where = ", ".join(map(str, np.argwhere(wrong)[0]))
         raise InputError(
@@ -175,14 +175,15 @@ def score(
     described = {"name": name, "decision": decision, "n_episodes": len(episodes), **drawn}
     if episodes.missing is not None:
         described["n_counted"] = int(episodes.counted.sum())
+    # Key (metric,) -> the score, and further cells of its row of the table.
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
-        # Of an infinite log-loss: one prediction that is certain and wrong is enough.
+        # One prediction that is certain and wrong makes the mean log-loss infinite.
         number = Interval(np.inf, np.inf, np.inf)
         if np.isfinite(values).all():
             number = mean_interval(values, seed=seed, participants=participants_of(episodes))
-        numbers[metric,] = number  # a key is a tuple, here of one name
+        numbers[metric,] = number
         std = float(final_regret.std()) if metric == "regret" else np.nan
         beside[metric,] = {
             "std": std,

@@ -90,7 +90,7 @@ def agreement(
         the share of disputed steps in which the policy chooses a greedy action. The column
         ``n_steps`` is the number of steps averaged over; if it is 0, the score is NaN.
     """
-    pairs = pair_with_batches("predictions", predictions, episodes)
+    pairs = pair_with_batches("predictions", predictions, episodes)  # (predictions, batch) each
     batches = [batch for _, batch in pairs]
     counts = [
         _count_by_quantity(_read_policy(prediction, batch), batch, table)
@@ -101,6 +101,7 @@ def agreement(
         n_episodes, n_resamples, seed, participants=participants_of(*batches)
     )
     phases = [_mark_phases(batch) for batch in batches]
+    # Key (quantity, phase) -> the score, and further cells of its row of the table.
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for quantity, name in QUANTITIES.items():
@@ -167,12 +168,14 @@ def _mark_phases(batch: MDPEpisodes) -> dict[str, NDArray[np.bool_]]:
 
 
 def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
-    """Check predictions for a batch of episodes, and return them as a policy.
+    """Check predictions for a batch of episodes, and return them as a policy: the chosen actions
+    as one-hot codes and, if they are known, the probabilities of all actions, ``[episode, round,
+    action]`` each. The choice is the most probable action, the first if several are.
 
     Args:
         predictions: probabilities ``[episode, round, action]``, or integer choices ``[episode,
             round]``.
-        batch: the episodes.
+        batch: the episodes. Predictions in their missing rounds may be anything.
     """
     array = np.asarray(predictions)
     shape = batch.states.shape
@@ -188,11 +191,12 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
         f"{shape}, got {array.dtype} of shape {array.shape}",
     )
     counted = batch.counted[..., None]
-    array = np.where(counted, array.astype(np.float64), 1 / n_actions)  # the rest may be anything
-    are_shares = (array >= -_ROUNDING_OF_SHARES).all()
-    sums_missed = np.abs(array.sum(axis=-1) - 1)
+    array = np.where(counted, array.astype(np.float64), 1 / n_actions)
+    # Up to the rounding errors of a float32 model.
+    are_positive = (array >= -_ROUNDING_OF_SHARES).all()
+    gaps = np.abs(array.sum(axis=-1) - 1)
     require(
-        are_shares and (sums_missed < _ROUNDING_OF_SUMS).all(),
+        are_positive and (gaps < _ROUNDING_OF_SUMS).all(),
         "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first",
     )
     choices = np.eye(n_actions)[array.argmax(axis=-1)]
@@ -202,6 +206,9 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
 def _count_by_quantity(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
     """Compute every quantity of :data:`QUANTITIES` in every step: key of the quantity -> its values
     and the steps that count.
+
+    A step is one round of an episode. It is untied if one action is greedy in its Q-table, and
+    disputed if no greedy action is also greedy in the Q-table that is learned with gamma = 0.
 
     Args:
         policy: choices, and probabilities if they are known.
@@ -217,6 +224,7 @@ def _count_by_quantity(policy: _Policy, batch: MDPEpisodes, table: str) -> Mappi
     untied = (n_greedy == 1).astype(np.float64)
     share_an_action = (greedy & greedy_gamma0).any(axis=-1)
     disputed = (~share_an_action).astype(np.float64)
+    # The probability that two choices are equal, if ties are broken at random.
     agreement_with_target = (policy.choices * target).sum(axis=-1)
     agreement_of_gamma0 = (target_gamma0 * target).sum(axis=-1)
     is_greedy = (policy.choices * greedy).sum(axis=-1)
@@ -296,6 +304,7 @@ def followed_discount(
             _read_policy(chosen, batch).probabilities is None,
             f"choices must be whole numbers [episode, round], got {format_value(chosen)}",
         )
+    # Number of greedy choices, [episode, discount], and number of rounds, [episode].
     hits = np.stack(
         [_count_greedy_rounds(choices, batches, gamma, table) for gamma in _GAMMAS], axis=1
     )
@@ -305,7 +314,8 @@ def followed_discount(
     samples = (weights @ hits) / (weights @ rounds)[:, None]  # [resample, discount]
     low, high = percentile_bounds(samples)
 
-    # Discounts may tie: the interval goes from the smallest to the largest of the best.
+    # Several discounts may have the highest share. The interval begins at the lower bound of the
+    # smallest of them, and ends at the upper bound of the largest.
     smallest, largest = _find_best_discounts(curve[None])
     smallest_samples, largest_samples = _find_best_discounts(samples)
     lower_end, _ = percentile_bounds(smallest_samples)
@@ -337,7 +347,8 @@ def _count_greedy_rounds(
     """
     per_batch = []
     for chosen, batch in zip(choices, batches, strict=True):
-        greedy = _find_greedy(batch.relearn(gamma=gamma), table)
+        greedy = _find_greedy(batch.relearn(gamma=gamma), table)  # [episode, round, action]
+        # A choice among n greedy actions counts 1 / n.
         shares = bellman.take_entries(greedy, chosen) / greedy.sum(axis=-1)
         per_batch.append((shares * batch.counted).sum(axis=1))
     return np.concatenate(per_batch)
@@ -350,8 +361,9 @@ def _find_best_discounts(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Args:
         curves: agreement for each discount, ``[curve, discount]``.
     """
-    discounts = np.array(_GAMMAS)
-    tied = bellman.greedy_sets(curves)
-    smallest = discounts[tied.argmax(axis=1)]
-    largest = discounts[::-1][tied[:, ::-1].argmax(axis=1)]  # argmax finds the first, from the end
+    discounts = np.array(_GAMMAS)  # in ascending order
+    is_best = bellman.greedy_sets(curves)  # True at all maxima of a curve
+    # argmax finds the first True; in the reversed order, this is the last.
+    smallest = discounts[is_best.argmax(axis=1)]
+    largest = discounts[::-1][is_best[:, ::-1].argmax(axis=1)]
     return smallest, largest

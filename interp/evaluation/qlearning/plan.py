@@ -138,6 +138,7 @@ def evaluate(
     """
     require(regimes, "no regime to evaluate on; give at least one")
     table = reference_table(model)
+    # Key (regime, predictor, quantity, phase) -> the score, and further cells of its row.
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for regime in regimes:
@@ -180,7 +181,7 @@ def _compute_predictions(
             (the Q-table's).
         seed: seed of random choices.
     """
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, 1])  # another stream than that of the sampled episodes
     predictions: dict[str, list[np.ndarray]] = {
         key: [] for key in (MODEL, "cut", "repeat_last", "chance")
     }
@@ -290,6 +291,7 @@ def _summarise(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
     of_model = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")]
     regimes = of_model["regime"].unique()
     by_quantity = of_model.pivot(index="regime", columns="quantity", values="estimate")
+    # In the order in which regimes were measured; pivot sorts by name.
     table = by_quantity.loc[regimes, [*_SUMMARISED_QUANTITIES, "cross_entropy_excess"]]
     is_longest = earned["horizon"] == earned["horizon"].max()
     longest = earned[is_longest & (earned["quantity"] == "score")]

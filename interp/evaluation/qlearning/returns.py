@@ -66,14 +66,15 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     refuse_missing("the normalised score", *batches)
     shortest = min(batch.n_rounds for batch in batches)
     integer("n_rounds", n_rounds, 0, shortest)
+    # [episode]; the slice [:None] has all rounds.
     earned = np.concatenate([batch.rewards[:, : n_rounds or None].sum(axis=1) for batch in batches])
     references = [_compute_expected_returns(batch, n_rounds or batch.n_rounds) for batch in batches]
     random = np.concatenate([by_chance for by_chance, _ in references])
     optimal = np.concatenate([optimum for _, optimum in references])
     could_gain = float((optimal - random).sum())  # the denominator of the score
-    rounding = _ROUNDING * (1 + float(np.abs(optimal).sum()))
+    tolerance = _ROUNDING * (1 + float(np.abs(optimal).sum()))
     require(
-        could_gain > rounding,
+        could_gain > tolerance,
         "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice",
     )
     bootstrap: dict[str, Any] = {"seed": seed, "participants": participants_of(*batches)}
@@ -96,7 +97,8 @@ def _compute_expected_returns(
         n_rounds: number of rounds over which rewards are summed.
     """
     mdps = batch.known_mdps
-    # Values are [episode, round, state]: of each episode's first state, before all rounds.
+    # Index into values [episode, round, state]: the first state of each episode, at round 0. A
+    # value is the expected sum of the rewards from a round on.
     starts = (np.arange(len(batch)), 0, batch.states[:, 0])
     by_chance = random_values(mdps, n_rounds)[starts]
     optimum = finite_horizon(mdps, n_rounds).values[starts]
@@ -190,9 +192,11 @@ def _play_all(
     Returns:
         Key of a player -> the played episodes, one batch per size.
     """
+    # Key of a player -> probability of a random action.
     exploration = {MODEL: 0.0, EXPLORING: tabular.AGENTS["epsilon-greedy"].epsilon}
     played: dict[str, list[MDPEpisodes]] = {}
     for key, epsilon in exploration.items():
+        # play returns the episodes, and the model's rollout of them.
         played[key] = [
             play(model, batch, n_rounds, seed + i, epsilon=epsilon)[0]
             for i, batch in enumerate(mdps)
@@ -214,9 +218,10 @@ def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) 
         start: first round of the window.
         seed: seed of the bootstrap.
     """
-    # Shorter than _WINDOW where a batch ends: the rate is the sum of rewards over that of lengths.
+    # A window is shorter if the batch ends within it. So the rate is not a mean of means: it is the
+    # sum of all rewards divided by the sum of all lengths.
     windows = [batch.rewards[:, start : start + _WINDOW] for batch in batches]
-    sums = np.concatenate([window.sum(axis=1) for window in windows])
+    sums = np.concatenate([window.sum(axis=1) for window in windows])  # [episode]
     lengths = np.concatenate([np.full(len(window), window.shape[1]) for window in windows])
     return ratio_interval(sums, lengths.astype(np.float64), seed=seed)
 
@@ -232,6 +237,8 @@ def _make_scores(
         numbers: key -> number with its interval.
         settings: settings of the evaluation.
     """
-    # The second part of a key is the player, as in key_columns.
-    beside = {key: {"commit": "" if key[1] in _AGENTS else "own"} for key in numbers}
-    return Scores(key_columns, numbers, settings, beside)
+    further_cells = {}  # of the row of each key
+    for key in numbers:
+        player = key[1]  # the first part is the regime
+        further_cells[key] = {"commit": "" if player in _AGENTS else "own"}
+    return Scores(key_columns, numbers, settings, beside=further_cells)
