@@ -298,19 +298,19 @@ class Connection:
         Raises:
             InputError: if no variable is known for this address, or the variable is not set.
         """
-        name = self.key_env or _PROVIDER_KEYS.get(self.host)
-        if name is None and self.is_local:
+        variable = self.key_env or _PROVIDER_KEYS.get(self.host)
+        if variable is None and self.is_local:
             return ""
-        if name is None:
+        if variable is None:
             raise InputError(
                 f"no key was given for {self.host}; put its key into an environment variable and name that with "
                 "key_env (--key-env), for a server without keys any word will do; keys of other providers are not sent "
                 "to it"
             )
-        key = os.environ.get(name, "").strip()
+        key = os.environ.get(variable, "").strip()
         require(
             key,
-            f"the environment variable {name} is not set; put the key for {self.base_url} there",
+            f"the environment variable {variable} is not set; put the key for {self.base_url} there",
         )
         return key
 
@@ -371,14 +371,17 @@ class ScriptedAgent:
         votes = _read_votes(request)
         last_note = str(request.get("note", ""))
         evidence = _read_evidence(earlier, len(votes))
-        if not evidence.rounds:  # the conversation says more than the note, where there is one
+        # If the conversation shows no earlier round, only the note tells what happened in them.
+        if not evidence.rounds:
             evidence = evidence_in(last_note, len(votes))
+        # Feedback reveals the outcome of the round and asks for a note. Other requests ask for a
+        # prediction.
         if request["turn_type"] == "feedback":
-            # The round is over: the agent writes a note with what it showed.
             label = _read_label(request)
             new_note = self.write(last_note, evidence.add(votes == label), votes, label)
             return json.dumps({"note": new_note})
         outcome = self.rule(evidence, votes)
+        # A "forecast" is worded as weather.
         words = ("rainy", "sunny") if request["turn_type"] == "forecast" else (0, 1)
         return json.dumps({"prediction": words[outcome]})
 
@@ -392,9 +395,10 @@ def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence
         n_experts: number of experts.
     """
     votes = np.zeros(n_experts, np.int64)
-    evidence = Evidence(votes, 0, right_last=votes > 0)
+    evidence = Evidence(votes, 0, right_last=votes > 0)  # before the first round, all are 0
     for body in bodies:
-        if "Expert_A" in body:  # without a note, feedback does not repeat the advice
+        # Feedback, which has the outcome, may lack the advice. Then an earlier message has it.
+        if "Expert_A" in body:
             votes = _read_votes(body)
         if body["turn_type"] == "feedback":
             evidence = evidence.add(votes == _read_label(body))
@@ -419,11 +423,12 @@ def evidence_in(note: str, n_experts: int) -> Evidence:
     counts = read_counts(before_listed_rounds, n_experts)  # letter -> (right, rounds)
     correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
     rounds = max((total for _, total in counts.values()), default=0)
-    winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
+    winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)  # such as "A,C correct"
     names = winners[1] if winners else ""
     evidence = Evidence(
         correct, rounds, right_last=np.array([letter in names for letter in letters])
     )
+    # Rounds are listed as "Round2: A=1,B=0,label=1".
     for listed_votes, label in _LISTED_ROUND.findall(note):
         votes = dict(re.findall(r"([A-Z])=([01])", listed_votes))
         # An expert without a vote in a listed round was not right in it.
@@ -464,7 +469,9 @@ def _weighted_majority(evidence: Evidence, votes: _Counts) -> int:
             the weight ``exp(-.3 * n)``.
         votes: advice of the round, Int[expert].
     """
-    # Relative to the best expert, so that the weights do not overflow.
+    # An expert with n wrong predictions has been right in all other rounds. So differences in right
+    # predictions give the same weights up to a factor, which cancels. Weights are relative to the
+    # best expert's, so that they do not overflow.
     weights = np.exp(0.3 * (evidence.correct - evidence.correct.max(initial=0)))
     return int(np.average(votes, weights=weights) >= 0.5 - 1e-12)
 

@@ -78,7 +78,8 @@ class Client(backend.Backend):
         self.address = connection.base_url
         self.concurrency = connection.concurrency
         key = connection.key()
-        # Removed from all that is recorded; a short one, such as "x", would be found in any text.
+        # The secret is removed from all that is recorded. Short keys are placeholders such as "x":
+        # their removal would damage texts.
         self._secret = key if len(key) >= _SHORTEST_SECRET else None
         headers = {"Accept-Encoding": "gzip, deflate"}
         if key:
@@ -88,13 +89,13 @@ class Client(backend.Backend):
             headers=headers,
             timeout=connection.timeout,
             limits=httpx.Limits(max_connections=connection.concurrency),
-            trust_env=not connection.is_local,
+            trust_env=not connection.is_local,  # proxies that environment variables name
         )
         self._url = f"{connection.base_url.rstrip('/')}/chat/completions"
         self._seconds_between = 0.0  # between the starts of two requests
         if connection.requests_per_minute:
             self._seconds_between = 60 / connection.requests_per_minute
-        self._next_start = 0.0
+        self._next_start = 0.0  # earliest time at which the next request may start
 
     async def close(self) -> None:
         """Close all connections."""
@@ -162,9 +163,11 @@ class Client(backend.Backend):
         """
         now = time.monotonic()
         start = max(now, self._next_start)
+        # Set before the wait, so that requests of other episodes queue up behind this one.
         self._next_start = start + self._seconds_between
         await asyncio.sleep(start - now)
-        # The client's timeout bounds each wait for bytes; a server that drips them needs one for the whole.
+        # The timeout of the HTTP client limits each wait for bytes. This one limits the whole
+        # answer, which a server may send a few bytes at a time.
         async with asyncio.timeout(self.connection.timeout):
             completion = await self._post(body)
         return self._read_completion(completion, time.monotonic() - start)
@@ -179,6 +182,7 @@ class Client(backend.Backend):
         Args:
             body: the whole request, as a JSON object.
         """
+        # Everything is checked before the body is read, and the body is read only up to the limit.
         async with self._http.stream("POST", self._url, json=body) as response:
             if response.has_redirect_location:
                 raise InputError(
@@ -225,6 +229,7 @@ class Client(backend.Backend):
             if value is not None:
                 fields[name] = value
         fields |= response_format(settings.response_format, condition, turn)
+        # The user's own fields come last, so that they replace the others.
         return fields | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
 
     def _read_completion(self, completion: dict[str, Any], seconds: float) -> backend.Reply:
@@ -275,6 +280,7 @@ class Client(backend.Backend):
             headers: headers of the answer, which may request a delay.
         """
         words = self.scrub(words)
+        # Servers have no common status for a conversation that is longer than the model's context.
         is_overflow = _OVERFLOW_MESSAGE.search(words) is not None
         # Some servers report an error with a status of success.
         if status < 300 and not is_overflow:
@@ -284,7 +290,8 @@ class Client(backend.Backend):
         if is_overflow and (status < 300 or status in (400, 413)):
             return backend.ContextOverflowError(words)
         refusal = f"the server refused the request ({status}): {words}"
-        # About this request alone: the run goes on with others. Any other status stops the run.
+        # These are about the content of this request, and the run goes on with other episodes. Any
+        # other status would meet every request, and stops the run.
         if status in (400, 403, 413, 422):
             return backend.RefusedError(refusal)
         where_key = f"for {self.connection.host}"
@@ -360,6 +367,7 @@ def _describe_error(content: Any, text: str) -> tuple[str, Any]:
     if not isinstance(words, str):
         words = text
     words = " ".join(words.split())[:1000] or "(an empty body)"
+    # A code may be a word, such as "context_length_exceeded", or the number of a status.
     if isinstance(code, str) and code not in words:
         words += f" [{code}]"
     return words, code

@@ -112,8 +112,10 @@ def _read_bits(
         bits = np.array(part[name], np.float64)
     except (TypeError, ValueError):  # words, or rows of several lengths
         bits = np.array(np.nan)  # no axes, so that it is refused below
-    known = np.nan_to_num(bits) if may_lack else bits
-    fits = bits.ndim == axes.count("[") and np.isin(known, (0, 1)).all()
+    # If values may be null, NaN becomes 0 for the check, and so passes it.
+    checked_bits = np.nan_to_num(bits) if may_lack else bits
+    n_axes = axes.count("[")
+    fits = bits.ndim == n_axes and np.isin(checked_bits, (0, 1)).all()
     require(fits, f"{str(path)!r}: {name} must be {axes}, 0 or 1 each")
     return bits
 
@@ -127,6 +129,7 @@ def _list_notes_by_round(path: Path, notes: list[Any], n_rounds: int) -> tuple[s
         notes: the notes in the file.
         n_rounds: number of rounds.
     """
+    # Some files begin with the note before the first round, which is empty.
     begins_empty = len(notes) == n_rounds + 1 and not notes[0]
     by_round = notes[1:] if begins_empty else notes
     require(

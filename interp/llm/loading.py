@@ -106,9 +106,9 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
         f"{str(path)!r} holds no trace (*.jsonl of `interp llm run`) and no result.json of another runner that can be "
         f"read{''.join(reasons[:1])}",
     )
-    kept_runs = _remove_duplicates(runs, duplicates, rows)
-    kept_runs.sort(key=lambda run: (*run.group, run.index, str(run.path)))
-    return Reading(kept_runs, pd.DataFrame(rows))
+    unique_runs = _remove_duplicates(runs, duplicates, rows)
+    unique_runs.sort(key=lambda run: (*run.group, run.index, str(run.path)))
+    return Reading(unique_runs, pd.DataFrame(rows))
 
 
 def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> list[LLMRun]:
@@ -170,15 +170,17 @@ def _remove_duplicates(
     """
     by_instance: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
+        # Runs of one model and condition with equal advice and labels played the same instance.
         instance = (*run.group, run.advice.tobytes(), run.labels.tobytes())
-        group = by_instance.setdefault(instance, [])
-        # Two plays with the same choices differ in the times of their calls, so equal bytes are a copy.
-        originals = [known for known in group if known.path.read_bytes() == run.path.read_bytes()]
+        plays = by_instance.setdefault(instance, [])
+        # Files with equal bytes are copies. Two plays with the same choices have different files,
+        # since these contain the times of the calls.
+        originals = [play for play in plays if play.path.read_bytes() == run.path.read_bytes()]
         if originals:
             _set_aside(rows, run, why=f"a copy of {str(originals[0].path)!r}")
         else:
-            group.append(run)
-    played_twice = [group for group in by_instance.values() if len(group) > 1]
+            plays.append(run)
+    played_twice = [plays for plays in by_instance.values() if len(plays) > 1]
     if duplicates == "refuse" and played_twice:
         first, second, *_ = played_twice[0]
         example = f"instance {first.index} of {first.regime!r} by {first.model!r}"
@@ -187,7 +189,7 @@ def _remove_duplicates(
             f"{str(first.path)!r} and {str(second.path)!r}; "
             "give one folder for each set of plays, or duplicates='first' (--duplicates first) to keep the first play"
         )
-    return [_choose_play(group, rows) for group in by_instance.values()]
+    return [_choose_play(plays, rows) for plays in by_instance.values()]
 
 
 def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
@@ -224,8 +226,10 @@ def _describe_other(path: Path) -> str:
         start = stream.read(200)
     if start.startswith(b"\x1f\x8b"):
         return "gzipped; unpack it"
+    # UTF-16 has a mark at its beginning or, without one, a zero byte beside every plain character.
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b'\x00"\x00' in start:
         return "in UTF-16; save it as UTF-8"
+    # The first line of a trace names its format.
     if path.suffix == ".jsonl" and f'"format": "{FORMAT}"'.encode() in start:
         return ""
     return "no trace of `interp llm run` and no result.json"
@@ -239,7 +243,7 @@ def from_trace(path: Path) -> LLMRun:
         InputError: if the file is no trace, or a record does not follow from the records before it.
     """
     with convert_read_errors(path, "move the file away and run again"):
-        (header, *records), _ = read_lines(path)
+        (header, *records), _ = read_lines(path)  # the first line has settings and instance
         require(
             header.get("format") == FORMAT,
             f"{str(path)!r} is not a trace of this version ({FORMAT})",
@@ -288,16 +292,16 @@ def _sum_tokens(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> dict[str, 
         calls: records of the calls, with the server's ``usage``.
         n_rounds: number of rounds that were played.
     """
-    by_round = np.full(n_rounds, np.nan)
+    prompt_by_round = np.full(n_rounds, np.nan)
     total_prompt = total_completion = 0
     for call in calls:
         prompt, _, completion = count_tokens(call.get("usage"))
         total_prompt += prompt
         total_completion += completion
         if prompt and call["round"] < n_rounds:
-            by_round[call["round"]] = prompt  # the last call of the round counts
+            prompt_by_round[call["round"]] = prompt  # the last call of the round counts
     return {
-        "prompt_tokens": by_round,
+        "prompt_tokens": prompt_by_round,
         "total_prompt_tokens": total_prompt,
         "total_completion_tokens": total_completion,
     }

@@ -205,15 +205,17 @@ class LocalBackend(Backend):
         # Some configurations name no limit.
         self._context = getattr(self.model.config, "max_position_embeddings", None) or 10**9
         self._is_format_forced = settings.response_format == "grammar"
-        self._waiting: list[_QueuedRequest] = []
-        self._answering: asyncio.Task[None] | None = None
+        self._waiting: list[_QueuedRequest] = []  # requests for the next batch
+        self._answering: asyncio.Task[None] | None = None  # the task that will answer them
 
         from transformers import GenerationConfig
 
+        # Tokens that end an answer: the tokenizer's, and those of the model's own configuration.
         ends = self.model.generation_config.eos_token_id  # one token id, several, or None
         end_ids = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
         self._end_ids = end_ids - {None}
-        # Nothing but the settings decides how tokens are chosen.
+        # A new configuration, since the model's own one may have a temperature and other options
+        # that the user did not set.
         self.model.generation_config = GenerationConfig(
             eos_token_id=list(self._end_ids), pad_token_id=self.tokenizer.pad_token_id or 0
         )
@@ -240,6 +242,7 @@ class LocalBackend(Backend):
             )
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append(_QueuedRequest(ids, condition, turn, seed=seed, answer=future))
+        # The first request of a batch starts the task that will answer the batch.
         if self._answering is None:
             self._answering = asyncio.create_task(self._answer_all())
         return await future
@@ -304,7 +307,8 @@ class LocalBackend(Backend):
             rows, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
         )
         pairs = out.logits[0][:, list(deciding_ids)]  # of the first new token, [request, outcome]
-        # Temperature and noise, as for generated text: with noise, the larger logit is a sample.
+        # Temperature and noise are applied as to generated text. With this noise, taking the larger
+        # logit samples from the softmax. The processors do not read token ids (None).
         for process in self._make_processors(batch):
             pairs = process(None, pairs)
         is_one = pairs[:, 1] > pairs[:, 0]
@@ -335,7 +339,7 @@ class LocalBackend(Backend):
             prefix = tokenize(self.tokenizer, '{"note": "')
             longest_answer = min(longest_answer, _LONGEST_NOTE)
         rows = [request.ids + prefix for request in batch]
-        # Most new tokens of each request alone.
+        # Most new tokens that each request may have, and that all of them may have.
         limits = [min(longest_answer, self._context - len(row)) for row in rows]
         n_new = min(limits)
         n_read = max(map(len, rows))
@@ -369,6 +373,7 @@ class LocalBackend(Backend):
             request: the request.
             ids: the new tokens; padding may follow the token that ends the answer.
         """
+        # Number of tokens up to the first that ends the answer; 0 if there is none.
         n_to_end = next((n for n, token in enumerate(ids, 1) if self._ends_answer(token)), 0)
         n_tokens = n_to_end or len(ids)
         text = self.tokenizer.decode(ids[:n_tokens], skip_special_tokens=True)
@@ -393,9 +398,9 @@ class LocalBackend(Backend):
         from torch.nn.utils.rnn import pad_sequence
 
         tokens = [torch.tensor(row) for row in rows]
-        ids = pad_sequence(tokens, batch_first=True, padding_side="left")
-        marks = [torch.ones_like(row) for row in tokens]
-        mask = pad_sequence(marks, batch_first=True, padding_side="left")
+        ids = pad_sequence(tokens, batch_first=True, padding_side="left")  # [row, token]
+        ones = [torch.ones_like(row) for row in tokens]
+        mask = pad_sequence(ones, batch_first=True, padding_side="left")  # 0 at padding
         device = self.model.device
         return self.model.generate(ids.to(device), attention_mask=mask.to(device), **options)
 
@@ -417,8 +422,10 @@ class LocalBackend(Backend):
         generators = [torch.Generator().manual_seed(request.seed) for request in batch]
 
         def add_noise(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            """Return the logits ``scores``, ``[request, token]``, with Gumbel noise added."""
             n_tokens = scores.shape[1]
-            # Minus the log of an exponential variable has a Gumbel distribution.
+            # Minus the log of an exponential variable has a Gumbel distribution. Every request has
+            # a generator, so that its noise does not depend on the other requests of the batch.
             exponentials = [
                 torch.empty(n_tokens).exponential_(generator=generator) for generator in generators
             ]

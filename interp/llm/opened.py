@@ -125,12 +125,13 @@ class _Patch(Result):
         ``full_moves`` the share of episodes in which it changes the choice.
         """
         full_size = float(np.abs(self.full).mean())
-        # No share of a full effect that is rounding.
+        # If the full effect is only rounding, no share of it exists: all shares are NaN.
         scale = full_size if full_size > _LEAST_EFFECT else np.nan
         table = pd.DataFrame({"hook": self.names})
         for label, effects in {"restored": self.patched, "control": self.control}.items():
-            # An effect counts as positive in the direction of the full effect. The mean over episodes is
-            # the sum of effects over the sum of sizes of full effects.
+            # An effect counts as positive in the direction of the full effect. All are divided by
+            # the mean size of full effects, so that the mean over episodes is a ratio of sums: the
+            # sum of effects over the sum of sizes of full effects.
             shares = np.sign(self.full) * effects / scale  # [hook, episode]
             interval_columns = [
                 mean_interval(shares_of_hook).columns(label) for shares_of_hook in shares
@@ -176,6 +177,7 @@ class Opened:
         condition: str = _CONDITION,
         untrained: int | None = None,
     ):
+        """Store a model that is loaded already; :meth:`load` loads and checks one."""
         self.bridge = bridge
         self.tokenizer = tokenizer
         self.name = name
@@ -230,7 +232,7 @@ class Opened:
             ) from error
         opened = cls(bridge, tokenizer, name, prompt, condition, untrained)
         require(
-            _differ_by_rounding(opened.logits([_SOME_IDS]), expected_logits),
+            _are_equal_up_to_rounding(opened.logits([_SOME_IDS]), expected_logits),
             f"TransformerLens' bridge to {kind} gives other logits than the model itself; choose another model, or the "
             "tested releases of constraints.txt",
         )
@@ -274,15 +276,16 @@ class Opened:
         """True if the model with hooks gives the right logits when earlier tokens come from a
         key-value cache (docs/method/opened.md).
         """
-        # The second half of a text, with the first half from the cache, against the whole text.
+        # The logits in the second half of a text, once with the first half from the cache, and once
+        # computed from the whole text.
         half = len(_SOME_IDS) // 2
         kv_cache = self.make_cache()
         self.logits([_SOME_IDS[:half]], kv_cache)
-        if kv_cache.get_seq_length() != half:
+        if kv_cache.get_seq_length() != half:  # the model did not write into the cache
             return False
         second_half = self.logits([_SOME_IDS[half:]], kv_cache)
         whole = self.logits([_SOME_IDS])
-        return _differ_by_rounding(second_half, whole[:, half:])
+        return _are_equal_up_to_rounding(second_half, whole[:, half:])
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
         """Return the names of the hooks at the residual stream: at the embedding, and after every
@@ -491,9 +494,11 @@ class _Conversations:
         if self.condition.has_note:
             is_first = not self.sessions[0].predictions
             for prompt, row in zip(prompts, places, strict=True):
-                # In the first round the last token stands in the place of counts.
+                # The first round has no counts. Its entries are filled with the last position, and
+                # replaced by NaN later.
                 row += [-1] * self.n_experts if is_first else self._find_places(prompt, "count")
-        # Everything from the earliest of these positions on is computed anew.
+        # Everything from the earliest of these positions on is computed again, and not taken from
+        # the cache.
         n_anew = -min(map(min, places))
         logits, activations = self._run_recording(prompts, names, places, n_anew)
         logit_pairs = logits[:, list(self.deciding_ids)].float()  # [episode, outcome]
@@ -534,8 +539,8 @@ class _Conversations:
                 "prompt stand at other positions; choose another framing (online) or model",
             )
             places = self._find_places(prompt, kind)
-            # All tokens of the word from the first that differs on. Places are negative: counted
-            # from the end, as the last token of the word is in `places`.
+            # Tokens are patched from the first in which the prompts differ up to the last of the vote
+            # or count. Places are negative, since they are counted from the end.
             first_changed = count_common_start(prompt.ids, changed.ids) - len(prompt.ids)
             n_tokens = 1 + places[expert] - first_changed
             patched_places.append([places[expert] - back for back in range(n_tokens)])
@@ -621,12 +626,13 @@ class _Conversations:
             For each expert, the index of the last token of its vote or count, counted from the end
             (so it is negative).
         """
-        if kind == "vote":
+        # The group of each pattern, in parentheses, matches the vote or count itself.
+        if kind == "vote":  # such as "Expert_A": 1, or "Expert_A": "sunny"
             words = "|".join(str(word) for word in self.condition.words)
             keys = expert_keys(self.n_experts)
             return [prompt.find_place(f'"{key}": ?"?({words})') for key in keys]
         letters = expert_letters(self.n_experts)
-        return [prompt.find_place(rf"\b{letter}: ?(\d+)/") for letter in letters]
+        return [prompt.find_place(rf"\b{letter}: ?(\d+)/") for letter in letters]  # A:45/100
 
     def _change_message(self, message: Message, kind: str, expert: int) -> Message:
         """Return the message with one thing changed about one expert: its vote is replaced by the
@@ -661,6 +667,8 @@ class _Conversations:
         rows = [prompt.ids for prompt in prompts]
         start = 0  # number of tokens that are taken from the cache
         if self.kv_cache is not None:
+            # The cache is used up to where any conversation differs from its cached tokens, and
+            # not for the last tokens, which must be computed again.
             n_shared = list(map(count_common_start, rows, self.cached_ids))
             start = min(*n_shared, len(rows[0]) - n_anew)
             n_outdated = self.kv_cache.get_seq_length() - start
@@ -668,7 +676,8 @@ class _Conversations:
                 self.kv_cache.crop(-n_outdated)  # a negative number crops from the end
         self.cached_ids = rows
         new_tokens = [row[start:] for row in rows]
-        # Before any other hook: the first two axes of an activation are conversations and tokens.
+        # Each hook is preceded by a check that the first two axes of its activation are
+        # conversations and tokens.
         check_axes = partial(_require_axes, (len(rows), len(new_tokens[0])))
         checks = [(name, check_axes) for name in hooks]
         logits = self.opened.logits(new_tokens, self.kv_cache, [*checks, *hooks.items()])
@@ -679,12 +688,12 @@ class _Conversations:
         return np.asarray(pairs[:, 1] - pairs[:, 0])
 
 
-def _differ_by_rounding(logits: Tensor, others: Tensor) -> bool:
-    """Return whether two arrays of logits differ by rounding only: by at most :data:`_TOLERANCE`
-    times the largest logit of ``others``.
+def _are_equal_up_to_rounding(logits: Tensor, others: Tensor) -> bool:
+    """Return True if two arrays of logits differ nowhere by more than :data:`_TOLERANCE` times the
+    largest logit of ``others``.
     """
-    largest = (logits - others).abs().max()
-    return bool(largest <= _TOLERANCE * others.abs().max())
+    largest_difference = (logits - others).abs().max()
+    return bool(largest_difference <= _TOLERANCE * others.abs().max())
 
 
 def _replace_count(note: str, letter: str) -> str:
@@ -739,6 +748,7 @@ def _record_at_places(
     """
     import torch
 
+    # value is [episode, token, ...]; the stored activations are [episode, place, ...].
     rows = [activations[row] for activations, row in zip(value, places, strict=True)]
     cache[name] = torch.stack(rows).detach().float().cpu()
 

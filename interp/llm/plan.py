@@ -151,7 +151,7 @@ class Job:
         """
         instance: dict[str, Any] = dict(vars(self.instance))
         for name in ("advice", "labels", "accuracies"):
-            instance[name] = instance[name].tolist()
+            instance[name] = instance[name].tolist()  # arrays cannot be written as JSON
         prompt = {
             "wording": self.prompt.wording,
             "sha256": self.prompt.sha256,
@@ -331,12 +331,14 @@ def _count_usage(session: Session, agent_name: str) -> pd.Series[int]:
     last_messages: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
         sizes = [_estimate_tokens(message) for message in request.messages]
-        n_cached = count_common_start(last_messages, request.messages)  # messages, not tokens
+        # The server may have cached the messages with which the last prompt began, too.
+        n_cached_messages = count_common_start(last_messages, request.messages)
         last_messages = request.messages
         reply = AGENTS[agent_name](request.messages)
         session.feed(reply)
         reply_size = len(reply) // _CHARACTERS_A_TOKEN_OF_JSON + 1
-        total += [1, sum(sizes), sum(sizes[:n_cached]), reply_size]
+        # In the order of the entries of `total`: calls, prompt, cached, completion.
+        total += [1, sum(sizes), sum(sizes[:n_cached_messages]), reply_size]
     return total
 
 

@@ -115,6 +115,8 @@ class Session:
         if self._pending is None:
             system = {"role": "system", "content": self.system_prompt}
             messages = [system, *self.history, self._make_question()]
+            # After a malformed reply, the request also has this reply, and a message that says what
+            # was wrong with it.
             if self._malformed_replies:
                 reply, problem = self._malformed_replies[-1]
                 messages += _list_answer(reply)
@@ -151,11 +153,12 @@ class Session:
             answer = ParsedReply(None, problem=problem)
         self.malformed += bool(answer.problem)
         self.embedded += answer.embedded
+        # A malformed answer is asked for again; after too many of them, it counts as missing.
         if answer.problem and len(self._malformed_replies) < self.max_retries:
             self._malformed_replies.append((text or "", answer.problem))
             return answer
         self._malformed_replies = []
-        if self.condition.protocol != "note-only":
+        if self.condition.protocol != "note-only":  # then the model sees the earlier messages
             self.history += [self._make_question(), *_list_answer(text)]
         if self._turn == "prediction":
             value = answer.value if isinstance(answer.value, int) else float("nan")
@@ -219,7 +222,7 @@ class TraceFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(file_to_write(path), flags, 0o644)
         with ExitStack() as undo:
-            undo.callback(self.close)
+            undo.callback(self.close)  # if anything below fails
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -244,12 +247,13 @@ class TraceFile:
         data = line_of(record)
         length = os.fstat(self._file).st_size
         with self._convert_errors(), ExitStack() as undo:
+            # If anything below fails, the file is cut back to its length before.
             undo.callback(os.ftruncate, self._file, length)
-            while data:
+            while data:  # one write may write only a part
                 n_written = os.write(self._file, data)
                 data = data[n_written:]
             os.fsync(self._file)
-            undo.pop_all()
+            undo.pop_all()  # all went well: nothing is undone
 
     def close(self) -> None:
         """Close the file, so that another process can write the trace."""
@@ -279,9 +283,10 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     records = []
     length = 0
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n"):  # the last line, cut off by a crash
             break
         record = json_in(line)
+        # Every record has a digest of its other fields.
         is_whole = isinstance(record, dict) and record.pop(_DIGEST_KEY, None) == digest_of(record)
         require(
             is_whole,
@@ -316,9 +321,8 @@ def _require_same_settings(
             f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder"
         )
     recorded = _flatten_header(header)
-    wanted = _flatten_header(
-        json.loads(json.dumps(wanted_header))
-    )  # tuples become lists, as on disk
+    as_on_disk = json.loads(json.dumps(wanted_header))  # tuples become lists
+    wanted = _flatten_header(as_on_disk)
     n_rounds, n_wanted = len(recorded["instance.labels"]), len(wanted["instance.labels"])
     require(
         n_rounds == n_wanted,
@@ -380,13 +384,14 @@ def replay(
     """
     end: str | None = None
     for number, record in enumerate(records, 2):  # line 1 is the header
-        if len(session.notes) == rounds:
+        if len(session.notes) == rounds:  # one note per finished round
             return end
         if "end" in record:
             end = str(record["end"])
         elif "refused" in record:
             end = "refused"
         else:
+            # The recorded reply must be to the request that the session makes now.
             request = session.next()
             follows = request is not None and record.get("messages_sha256") == request.sha256
             require(

@@ -9,10 +9,11 @@ which errors stop a run.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,9 +146,9 @@ def run(
     )
     folder = Path(file_path(folder, "folder"))
     prices = prices or Prices()
-    spending = None
+    limit = math.inf if budget is None else budget
+    spending = _Budget(limit, prices, settings.longest_answer or 0)
     if budget is not None:
-        spending = _Budget(budget, prices, settings.longest_answer or 0)
         require(
             settings.longest_answer is not None,
             "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra "
@@ -240,6 +241,7 @@ class _Budget:
             _OverBudgetError: if the call might cost more than the rest of the budget.
         """
         bound = self.bound_cost(request)
+        # Calls of other episodes may be in progress. Their highest costs are reserved, too.
         if self.spent + self._reserved + bound > self.limit:
             raise _OverBudgetError
         self._reserved += bound
@@ -259,7 +261,7 @@ class _RunInProgress:
         state: the counts so far.
         report: function that is called with the counts.
         malformed_limit: stop if this many answers at the beginning are all malformed.
-        budget: the budget, if there is one.
+        budget: the largest cost, which may be infinite, and the cost so far.
         failed_in_a_row: number of episodes that failed in a row.
     """
 
@@ -268,7 +270,7 @@ class _RunInProgress:
     state: RunSummary
     report: Callable[[RunSummary], None]
     malformed_limit: int
-    budget: _Budget | None = None
+    budget: _Budget
     failed_in_a_row: int = 0
 
     def count(self, **increments: Any) -> None:
@@ -289,7 +291,7 @@ class _RunInProgress:
             prices: prices of tokens.
         """
         start = time.monotonic()
-        waiting = iter(jobs)
+        waiting = iter(jobs)  # all workers take their next job from this iterator
         workers: list[asyncio.Task[None]] = []
         try:
             await self.backend.start(jobs[0].condition)
@@ -341,8 +343,9 @@ class _RunInProgress:
             self.failed_in_a_row += 1
             if self.state.calls > n_calls:  # an answer since this episode began ends the row
                 self.failed_in_a_row = 1
+            # If the server has answered any request of the run, a refusal is about this episode's
+            # messages. Otherwise, too many failures in a row end the run.
             was_answered = self.state.calls + self.state.resumed_calls > 0
-            # A server that answers others refuses what an episode says, not the run.
             is_about_message = is_refusal and was_answered
             if self.failed_in_a_row >= _GIVE_UP_AFTER and not is_about_message:
                 raise
@@ -425,8 +428,8 @@ class _RunInProgress:
         return None
 
     async def _ask_within_budget(self, job: Job, request: Request, seed: int) -> players.Reply:
-        """Return the backend's reply to a request. If the run has a budget, the call must fit into
-        the rest of it.
+        """Return the backend's reply to a request, and add its cost to what the run has spent. The
+        call must fit into the rest of the budget.
 
         Args:
             job: the episode.
@@ -436,10 +439,9 @@ class _RunInProgress:
         Raises:
             _OverBudgetError: if the call might cost more than the rest of the budget.
         """
-        with self.budget.reserve(request) if self.budget else nullcontext():
+        with self.budget.reserve(request):
             reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
-        if self.budget:
-            self.budget.add_cost(request, reply.usage)
+        self.budget.add_cost(request, reply.usage)
         return reply
 
 
@@ -467,7 +469,7 @@ def trace_record(
         **asdict(reply),
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    del record["text"]
+    del record["text"]  # stored as "reply"
     if answer.embedded:
         record["embedded"] = True
     return record

@@ -133,6 +133,7 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
     for run in runs:
         if run.regime != regime:
             continue
+        # Several models may have played an instance: they must have seen the same rounds.
         first = by_index.setdefault(run.index, run)
         same_labels = np.array_equal(first.labels, run.labels)
         is_same = same_labels and np.array_equal(first.advice, run.advice)

@@ -203,6 +203,7 @@ def _read_reply(condition: Condition, turn: Turn, text: str, finish_reason: str)
     require(
         len(text) <= _LONGEST_ANSWER, f"the answer was longer than {_LONGEST_ANSWER:,} characters"
     )
+    # The reply is strict if it is nothing but the object, and embedded if words are around it.
     body, is_strict, is_embedded = find_object(text)
     require(body is not None, "the answer was not one JSON object")
     require(isinstance(body, dict), "the answer was not a JSON object")
@@ -249,7 +250,8 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
         "additionalProperties": False,
     }
     schema = {"name": f"{turn}_answer", "schema": form, "strict": True}
-    # GBNF: a text in quotation marks of at most 200 characters, or one of the two words.
+    # The grammar's rule for a note: a text in quotation marks of at most 200 characters. For a
+    # prediction: one of the two words.
     answer_rule = '"\\"" [A-Za-z0-9 ,.:;/=]{0,200} "\\""'
     if turn == "prediction":
         words = [json.dumps(word).replace('"', '\\"') for word in condition.words]
@@ -326,7 +328,8 @@ def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
     prompts = {}
     for scheme in _SCHEMES:
         text = (Path(__file__).parent / "prompts" / f"{scheme}.txt").read_text(encoding="utf-8")
-        choice = _WORDS[scheme.partition("-")[0]]["choice"]
+        framing = scheme.partition("-")[0]  # "online" or "weather", the wording of outcomes
+        choice = _WORDS[framing]["choice"]
         values["{votes}"] = ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts))
         for placeholder, value in values.items():
             text = text.replace(placeholder, value)

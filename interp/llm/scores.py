@@ -174,7 +174,7 @@ def references(
     left_out = set()
     if not know_accuracies:
         left_out.add("oracle")
-    if not episodes.params:  # nor can the prior of an unknown regime be used
+    if not episodes.params:  # the regime is unknown, and with it the prior of the Bayes predictor
         left_out.add("bayes")
     predictors = []
     for key in _BASELINES:
@@ -267,8 +267,10 @@ def _compute_curve(
     """
     parts = []
     start = 0
-    # Between two lengths of runs, the same runs take part in all rounds: a block [run, round].
+    # Runs may have different lengths. Rounds are divided at these lengths, so that the same runs
+    # reach all rounds of a block.
     for end in sorted({len(regret) for regret in regrets} - {0}):
+        # [run, round]
         block = np.stack([regret[start:end] for regret in regrets if len(regret) >= end])
         mean, low, high = bootstrap_mean(block, seed=seed)
         columns = {
@@ -464,9 +466,10 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
     require(runs, "no runs to analyse")
     rows: list[dict[str, object]] = []
     for run in runs:
-        correct_so_far = (run.advice == run.labels[:, None]).cumsum(axis=0)  # [round, expert]
+        # Number of right predictions of each expert up to each round, [round, expert].
+        correct_so_far = (run.advice == run.labels[:, None]).cumsum(axis=0)
         for t, note in enumerate(run.notes):
-            if note is None:
+            if note is None:  # no note was written after this round
                 continue
             text = note[:LONGEST_NOTE]  # an imported note may be longer
             model, condition, regime = run.group
