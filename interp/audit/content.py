@@ -184,6 +184,7 @@ def table(trial: Trial) -> pd.DataFrame:
             random = ratio_interval(
                 effects.random[i], effects.whole, participants=trial.participants
             )
+            # share.columns has the cells "share", "share_low" and "share_high".
             row = {"round": t, "directions": k, **share.columns("share")}
             rows.append({**row, "random": random.estimate})
     return pd.DataFrame(rows)
@@ -204,7 +205,7 @@ def doses(trial: Trial) -> pd.DataFrame:
     """
     t = trial.writes[-1]
     state_read = trial.select_states([t])[0]
-    donor = change_states(trial, [t], Change.DONOR)[0]
+    donor = change_states(trial, [t], Change.DONOR)[0]  # another episode's state
     effects = _measure_effects(
         trial, t, [state_read + dose * (donor - state_read) for dose in _DOSES]
     )
@@ -398,6 +399,7 @@ def check_decoding(trial: Trial) -> Measure:
     unless = _doubt_low_score(trial, memory, number)
 
     def score_copy(copy: Trial) -> Interval | None:
+        """Return the same number for an untrained copy; None if all its states are equal."""
         return _score_decoding(copy, memory_wide) if _has_varying_states(copy) else None
 
     controls = wide_trial.score_copies(score_copy)
@@ -476,14 +478,16 @@ def _score_decoding(
         memory: the algorithm's memory, ``[episode, round, k]``.
         rows: which episodes to use.
     """
-    # The states that rounds 1, 2, ... read, as one latent: [episode, round, 1, number].
+    # The states that rounds 1, 2, ... read, as one latent: [episode, round, 1, number]. No round
+    # reads the last state.
     features = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2)
     target = memory[rows]
     participants = trial.participants[rows]
     predicted = predict_across_folds(
         features, target, ridge=RIDGE, seed=trial.budget.seed, participants=participants
     )
-    # R2 = 1 - error / variation, both summed over rounds and numbers of the memory, [episode].
+    # R2 = 1 - error / variation, both summed over rounds and numbers of the memory, [episode]. The
+    # complement of an interval is 1 minus it.
     error = ((predicted.numpy(force=True) - target) ** 2).sum((1, 2))
     variation = ((target.mean(0) - target) ** 2).sum((1, 2))
     return ratio_interval(error, variation, participants=participants).complement

@@ -670,6 +670,7 @@ def by_round(trial: Trial) -> pd.DataFrame:
     for channel in trial.channels:
         effects = measure_influence(trial, channel, Change.DONOR).effect[..., 0]  # at lag 0
         for t, effect in zip(trial.writes, effects, strict=True):
+            # interval.columns has the cells "effect", "effect_low" and "effect_high".
             interval = mean_interval(effect, participants=trial.participants)
             rows.append({"channel": channel, "round": t, **interval.columns("effect")})
     return pd.DataFrame(rows)
