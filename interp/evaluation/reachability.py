@@ -143,7 +143,7 @@ def score_decoded_sets(
     rows = []
     for t, is_right_in_round in enumerate(is_right.T, start=1):
         share = mean_interval(is_right_in_round, seed=seed, participants=participants)
-        rows.append({"round": t, **vars(share)})
+        rows.append({"round": t, **vars(share)})  # estimate, low and high
     return pd.DataFrame(rows)
 
 
@@ -220,7 +220,7 @@ def score_with_controls(
 
     def repeat_first(latents: Tensor, hook: Any) -> Tensor:
         """Return, in every call, the latents that the first call received; used as a hook function.
-        Later rounds then read the same latents as the first one.
+        Later rounds then read the same latents as the first round with this hook.
         """
         return stored.setdefault("first", latents)
 
@@ -468,6 +468,7 @@ def answers(
             at_depth = episodes.depths == depth
             participants = participants_of(episodes)[at_depth]
             for t in range(episodes.n_rounds):
+                # Its fields are estimate, low and high.
                 number = mean_interval(right[at_depth, t], seed=seed, participants=participants)
                 row = {"regime": episodes.regime, "key": key, "depth": int(depth), "round": t}
                 rows.append({**row, "n": len(participants), **vars(number)})

@@ -231,6 +231,7 @@ def _count_by_quantity(policy: _Policy, batch: MDPEpisodes, table: str) -> Mappi
     is_greedy_gamma0 = (policy.choices * greedy_gamma0).sum(axis=-1)
     floor = np.log(n_greedy)  # the entropy of the target
     ceiling = (target * target).sum(axis=-1)  # a learner that breaks ties at random, too
+    # A quantity is the sum of its first array divided by the sum of the second, the counted steps.
     counts = {
         "untied": _Count(agreement_with_target * untied, untied),
         "untied_gamma0": _Count(agreement_of_gamma0 * untied, untied),
