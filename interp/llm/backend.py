@@ -206,11 +206,13 @@ class Settings:
         return longest if isinstance(longest, int) else None
 
     def __post_init__(self) -> None:
+        """Refuse an empty name, numbers out of range, and unknown words."""
         require(self.model.strip(), "model must name a model on the server, got an empty name")
         _check_ranges(
             self, temperature=(0, 2), top_p=(0, 1), max_tokens=(1, 10**6), max_reasks=(0, 20)
         )
         require_known("response format", self.response_format, RESPONSE_FORMATS)
+        # "" leaves thinking on, and is a key of the table of ways to turn it off.
         if self.thinking_off:
             require_known(
                 "way to turn thinking off",
@@ -259,10 +261,12 @@ class Connection:
     max_retries: int = 8
 
     def __post_init__(self) -> None:
+        """Refuse an address that is none or may hold secrets, and numbers out of range."""
         with convert_errors("base_url is not an address: {error}", of=ValueError):
             parts = urlsplit(self.base_url)
             parts.port  # noqa: B018  (reading it checks it)
-        shown = parts.scheme or self.base_url  # the rest of the address could hold a secret
+        # The error message shows only the scheme: the rest of the address may hold a secret.
+        shown = parts.scheme or self.base_url
         require(
             parts.scheme in ("http", "https") and parts.hostname,
             f"base_url must be an address such as http://127.0.0.1:8000/v1, got {shown!r}",
@@ -371,7 +375,7 @@ class ScriptedAgent:
         votes = _read_votes(request)
         last_note = str(request.get("note", ""))
         evidence = _read_evidence(earlier, len(votes))
-        # If the conversation shows no earlier round, only the note tells what happened in them.
+        # A conversation may begin with this round. What happened before is then only in the note.
         if not evidence.rounds:
             evidence = evidence_in(last_note, len(votes))
         # Feedback reveals the outcome of the round and asks for a note. Other requests ask for a

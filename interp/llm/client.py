@@ -341,6 +341,7 @@ class Client(backend.Backend):
         question = "Reply with the plain word hello. Do not use JSON."
         reply = await self.request([{"role": "user", "content": question}], fields)
         compact_text = re.sub(r"\s", "", reply.text)
+        # How every answer in the format begins.
         beginning = "{" if kind == "json_object" else '{"prediction":'
         # A model that thinks first may reach the limit before it answers, which shows nothing.
         was_cut_before = not compact_text and reply.finish_reason == "length"

@@ -384,11 +384,12 @@ class Opened:
         self._require_hooks(names)
         integer("expert", expert, 0, episodes.n_experts - 1)
         integer("round", round, 0, episodes.n_rounds - 1)
-        effects = []
+        effects = []  # of each batch: the arrays before, full, patched and control
         for conversations in self._list_batches(episodes, batch):
             for _ in range(round):  # the rounds before the patch, without recording
                 conversations.play_round(())
             effects.append(conversations.patch(of, expert, names))
+        # The last axis of each array is that of episodes.
         before, full, patched, control = (
             np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True)
         )

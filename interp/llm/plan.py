@@ -224,6 +224,7 @@ class Prices:
     completion: float = 0.0
 
     def __post_init__(self) -> None:
+        """Refuse negative prices."""
         for name, price in vars(self).items():
             require(price >= 0, f"the price of {name} tokens must be 0 or more, got {price}")
 

@@ -99,6 +99,7 @@ class Session:
     _pending: Request | None = None
 
     def __post_init__(self) -> None:
+        """Refuse advice and labels of wrong shapes, and a negative number of retries."""
         require(
             self.advice.ndim == 2 and self.labels.shape == self.advice.shape[:1],
             f"an LLM episode needs advice [round, expert] and labels [round], got {self.advice.shape} and "

@@ -196,6 +196,7 @@ class _Budget:
     _reserved: float = 0.0
 
     def __post_init__(self) -> None:
+        """Refuse a budget of 0 or less, and count tokens if there are no prices."""
         require(self.limit > 0, f"a budget must be above 0, got {self.limit}")
         if not any(vars(self.prices).values()):
             # Prices are per million tokens: a token costs 1.
@@ -418,6 +419,8 @@ class _RunInProgress:
             completion_tokens=completion,
         )
         self.report(self.state)
+        # The run stops if all its answers so far are malformed, and as many as the limit. A limit
+        # of 0 never stops it, since at least one call has been made.
         n_malformed = self.state.malformed
         require(
             not (self.state.calls == n_malformed == self.malformed_limit),

@@ -219,7 +219,8 @@ def _compute_final(
     last_regrets = []
     rows = []
     for run, regret in zip(members, regrets, strict=True):
-        if run.ended == "complete":  # regret grows with rounds: shorter runs would look better
+        # Regret grows with rounds, so that shorter runs would look better.
+        if run.ended == "complete":
             last_regrets.append(regret[-1])
         is_right = run.predictions == run.labels[: run.rounds]
         row = {
@@ -236,7 +237,8 @@ def _compute_final(
         }
         rows.append(row)
     table = pd.DataFrame(rows)
-    totals = table.select_dtypes(["int64", "bool"]).sum()  # of all counts
+    # Whole numbers are counts, which are summed. Columns with "_per_" in their names are averaged.
+    totals = table.select_dtypes(["int64", "bool"]).sum()
     summary = _summarise(np.array(last_regrets, dtype=np.float64), seed)
     accuracy = totals["right"] / max(1, totals["answered"])
     malformed_share = totals["malformed_answers"] / max(1, totals["calls"])
