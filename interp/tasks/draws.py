@@ -73,7 +73,7 @@ def draw_rotations(
         n_places: number of places, at least 2.
         every: number of rounds between two rotations.
     """
-    segment = np.arange(n_rounds) // every  # of each round
+    segment = np.arange(n_rounds) // every  # number of rotations before each round
     shifts = rng.integers(1, n_places, (n_episodes, segment[-1] + 1))
-    shifts[:, 0] = 0
+    shifts[:, 0] = 0  # no rotation before the first round
     return shifts.cumsum(axis=1)[:, segment]

@@ -48,7 +48,10 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "") -> Algorithm:
     with_queue = _carry_clock_and_inputs(algorithm, queue="waiting", length=lag)
 
     def learn_late(state: str, v: Values) -> _Array:
-        due = {}  # inputs of the round `lag` rounds ago
+        """Return the value of a state variable after the round: after the original algorithm's
+        update with the inputs of the round ``lag`` rounds ago.
+        """
+        due = {}  # these inputs
         for input_key in _list_inputs_read(algorithm):
             waiting = _append_newest(v, f"waiting_{input_key}", input_key)  # [..., lag + 1]
             due[input_key] = waiting[..., 0]
@@ -59,6 +62,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "") -> Algorithm:
         is_due = v[_CLOCK] >= lag
         return _apply_fraction(v[state], learned[state], is_due)
 
+    # The new updates read inputs and states, but nothing that is computed in the current round.
     parents = tuple(v.key for v in with_queue.variables if v.role != "round")
     return _make_lapsing(
         with_queue,
@@ -83,6 +87,7 @@ def stopped(algorithm: Algorithm, last: float = 10, key: str = "") -> Algorithm:
     is_whole = last == int(last)
 
     def get_fraction(clock: _Array) -> _Array:
+        """Return how much is learned from rounds with the indices ``clock``."""
         return clock < last if is_whole else np.clip(last - clock, 0, 1)
 
     return learn_in_some_rounds(
@@ -120,7 +125,7 @@ def learn_in_some_rounds(
 
     updates = {}
     for state in algorithm.state:
-        next_state = algorithm.variable(NEXT + state)
+        next_state = algorithm.variable(NEXT + state)  # whose equation is the original update
         assert next_state.equation is not None
         parents = (state, _CLOCK, *next_state.parents)
         updates[state] = (parents, partial(learn, state, next_state.equation))
@@ -208,7 +213,7 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
     """
     _check_rounds("window", rounds)
     n_slots = math.ceil(rounds)
-    share_of_oldest = rounds - n_slots + 1
+    share_of_oldest = rounds - n_slots + 1  # .5 for 2.5 rounds; 1 for a whole number
     input_keys = _list_inputs_read(algorithm)
 
     def relearn(state: str, v: Values) -> _Array:
@@ -230,7 +235,9 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
         return learned
 
     parents = (*(f"recent_{k}" for k in input_keys), _CLOCK)
-    next_states = {NEXT + k for k in algorithm.state}  # left out: states are not carried
+    # States become variables of the round, which are computed from the window. They are not
+    # carried, so that their next values are left out.
+    next_states = {NEXT + k for k in algorithm.state}
     variables = []
     for variable in algorithm.variables:
         if variable.role == "state":
@@ -280,6 +287,7 @@ def add_lapse(
     name = _PARAMETER_OF_LAPSE[lapse]
 
     def make(*arguments: Any, **parameters: Any) -> Algorithm:
+        """Return the variant: the base algorithm with the lapse."""
         lapse_arguments = [parameters.pop(name)] if name in parameters else []
         return lapse(base(*arguments, **parameters), *lapse_arguments, key=key)
 
@@ -308,9 +316,10 @@ def _apply_fraction(before: _Array, after: _Array, fraction: _Array) -> _Array:
             axes are those of ``fraction``.
         fraction: the fraction of the update that is made; or booleans, True for the full update.
     """
+    # Axes of length 1, for those that only the values have, such as the axis of experts.
     further_axes = range(fraction.ndim, np.ndim(after))
     weight = np.expand_dims(fraction, tuple(further_axes))
-    if fraction.dtype == bool:
+    if fraction.dtype == bool:  # exact, and integers stay integers
         return np.where(weight, after, before)
     return before + weight * (after - before)
 
@@ -370,6 +379,7 @@ def _carry_clock_and_inputs(
         carried.append(queued)
         push = partial(_push_newest, queue_key=queued.key, key=key)
         next_values.append(_make_next_variable(queued, (queued.key, key), push))
+    # An algorithm lists its variables in the order of computation: inputs and states come first.
     base_variables = variables or base.variables
     inputs_and_states = [v for v in base_variables if v.role != "round"]
     computed = [v for v in base_variables if v.role == "round"]

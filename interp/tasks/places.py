@@ -69,7 +69,8 @@ class Model:
 
     def __init__(self, machine: Machine) -> None:
         """Look up what hypotheses about the model's activation sites need to know of it."""
-        algorithm = catalog.of(machine).explains(machine)  # with which it is compared
+        # The algorithm that should explain the model's predictions.
+        algorithm = catalog.of(machine).explains(machine)
         self.memory, self.written = algorithm.memory, algorithm.written
         self._state = algorithm.state
         self._labels = machine.layout.labels

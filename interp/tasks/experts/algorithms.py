@@ -159,10 +159,12 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
         "log_weights": None,
         "log_weights_centred": _centre_log_weights,
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
+        # 1 if a vote is attributed to its expert. Only a transformer must compute this.
         "binding": lambda v: np.ones_like(v["votes"], float),
         "prediction": lambda v: compute_vote_share(v["weights"], v["votes"]),
         "match": _mark_right,
     }
+    # "match" is 1 for experts who were right in the round, and 0 for the others.
     equations["next_log_weights"] = lambda v: v["log_weights"] + gain * v["match"]
     return _make_algorithm(
         "weighted_majority", "Weighted Majority", equations, memory="log_weights", gain=gain
@@ -182,6 +184,7 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     check_bounds((low, high))
 
     def accuracies(v: Values) -> NDArray[np.float64]:
+        """Return the experts' posterior mean accuracies, from their counts of hits and misses."""
         return mean_accuracy(v["counts"], count_misses(v), (low, high))
 
     equations: dict[str, Equation | None] = {
@@ -232,7 +235,8 @@ def follow_previous_winners() -> Algorithm:
     """
 
     def prediction(v: Values) -> NDArray[Any]:
-        votes, won = v["votes"], v["won"]
+        """Return the probability of label 1, ``[...]``."""
+        votes, won = v["votes"], v["won"]  # won: 1 for experts who were right in the last round
         share_of_winners = compute_vote_share(won, votes)
         is_undecided = (won.sum(-1) == 0) | (share_of_winners == 0.5)
         return np.where(is_undecided, votes.mean(-1), share_of_winners)
@@ -255,6 +259,7 @@ def records() -> tuple[AlgorithmRecord, ...]:
     They are in order of preference: if several algorithms have a variable of the same name, the
     first one defines it.
     """
+    # Key, name in sentences, name in legends, and function.
     return (
         AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),
         AlgorithmRecord("bayes", "Bayes predictor", "Bayes", bayes),

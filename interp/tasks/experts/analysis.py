@@ -85,8 +85,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
     Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that activation sites of the
     model, such as the residual stream after layer 1 at position ``p?``, hold a variable of the
-    algorithm, such as the votes. A control is a hypothesis about sites that cannot hold the
-    variable.
+    algorithm, such as the votes. Exchanging the activations should change the round's prediction
+    or, with ``outcome="state"``, the state after the round. A control is a hypothesis about sites
+    that cannot hold the variable.
 
     Args:
         machine: the model. If it has no layers, the hypotheses are about its whole state.
@@ -97,6 +98,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     counts = model.pick_state("counts", memory)
     if not model.has_layers:
         return Place(memory), Place(counts, outcome="state")
+    # Positions: <w> is an attention sink, <z> the latent, p_i the vote of expert i, p? where the
+    # model predicts, y the label, and w? where it writes the new latent.
     last_at_update = model.name_last_residual("w?")
     prediction_places = [
         Place(memory, ("latent@<z>",)),
@@ -147,9 +150,9 @@ def steering() -> Steering:
     Doses are from -4 to 4.
     """
     return Steering(
-        change=first_element,
+        change=first_element,  # an array like the state, 1 for the first expert and 0 elsewhere
         doses=(-4, -2, -1, 0, 1, 2, 4),
-        outcome=lambda episodes, t: episodes.advice[:, t, 0],
+        outcome=lambda episodes, t: episodes.advice[:, t, 0],  # the first expert's vote
         what="first expert's weight + 1",
         shows="P(its vote)",
     )
@@ -200,6 +203,8 @@ def corruptions() -> tuple[Corruption, ...]:
     "swap-histories" exchanges the advice of the first two experts in all rounds before one round.
     "exchange-history" replaces all rounds before one round by those of the next episode.
     """
+    # delay: number of rounds from the named round to the first prediction that can differ.
+    # each: the experts whose votes can be flipped one at a time, with the options of flip_vote.
     return (
         Corruption(
             "flip-vote",

@@ -282,9 +282,11 @@ def _draw_accuracies(
         seed: seed of the random draws.
     """
     n_episodes, n_rounds, n_experts = shape
-    low, high = np.array(record.list_intervals(n_experts)).T
-    in_slots = low + (high - low) * _make_stream(seed, _ACCURACIES).random((n_episodes, n_experts))
-    start = _make_stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
+    low, high = np.array(record.list_intervals(n_experts)).T  # of each interval
+    uniforms = _make_stream(seed, _ACCURACIES).random((n_episodes, n_experts))
+    by_interval = low + (high - low) * uniforms
+    # Which expert has which interval is random.
+    start = _make_stream(seed, _PERMUTATION).permuted(by_interval, axis=-1)
     motion = _make_stream(seed, _MOTION)
     if record.drift_std is not None:
         return draw_walk(motion, start, n_rounds, step=record.drift_std, bounds=record.drift_bounds)
@@ -321,7 +323,7 @@ def battery(
         A mapping {name of the set: episodes}.
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
-    # Accuracies, [episode, round, expert].
+    # Accuracies of the sets "turncoat" and "graded", [episode, round, expert].
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)
     turncoat[:, : n_rounds // 2, 0] = 1.0
     graded = np.broadcast_to(np.linspace(0.05, 0.95, n_experts), turncoat.shape)

@@ -65,6 +65,7 @@ def bayes_mixture(
     check_bounds(other_interval)
 
     def regime(v: Values) -> _Array:
+        """Return the posterior probability of the first interval, ``[...]``."""
         hits, misses = v["counts"], count_misses(v)
         # Log-probability of the record of all experts if one interval is the true one, [...].
         first = log_evidence(hits, misses, interval).sum(-1)
@@ -74,6 +75,7 @@ def bayes_mixture(
         return special.expit(log_odds)
 
     def evidence(v: Values) -> _Array:
+        """Return the log-odds of label 1, ``[...]``."""
         says_one = v["votes"] > 0.5
         hits, misses = v["counts"], count_misses(v)
         means = [
@@ -121,7 +123,8 @@ def _compute_log_likelihood(is_right: _Array, means: Sequence[_Array], prior: _A
     for mean in means:
         accuracy = clip_accuracies(mean)
         by_expert = np.where(is_right, np.log(accuracy), np.log1p(-accuracy))
-        by_interval.append(by_expert.sum(-1))
+        by_interval.append(by_expert.sum(-1))  # experts err independently
+    # The log of the average of the probabilities, weighted by the prior.
     return special.logsumexp(np.stack(by_interval, -1), b=prior, axis=-1)
 
 
@@ -135,12 +138,14 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
     """
 
     def accuracies(v: Values) -> _Array:
+        """Return the experts' posterior mean accuracies, from counts that may be fractions."""
         hits = np.asarray(v["counts"], float)
         misses = np.maximum(count_misses(v), 0.0)  # below 0 by rounding, or if hits are edited
         return mean_accuracy(hits, misses, (low, high))
 
     faded = fading(algorithms.bayes(low, high), decay)
     name = "Bayes predictor of fading counts"
+    # Key of a variable -> (keys of the variables that it reads, its equation).
     changes = {"accuracies": (("counts", "elapsed"), accuracies)}
     return faded.make_variant(faded.key, name, faded.parameters, changes)
 
@@ -160,10 +165,12 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
     _require_inside("alpha", alpha)
 
     def share_out(v: Values) -> _Array:
+        """Return the log-weights after the round, ``[..., expert]``."""
         weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
         share_of_each = alpha / weights.shape[-1]
         return np.log((1 - alpha) * weights + share_of_each)
 
+    # Key of a variable -> (keys of the variables that it reads, its equation).
     changes = {"next_log_weights": (("log_weights", "match"), share_out)}
     base = algorithms.weighted_majority(gain)
     return base.make_variant("fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
@@ -180,11 +187,13 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 
     # Bayes sums vote times "log_odds", the log-odds that an expert is right. A weight replaces them.
     def compute_weights(v: Values) -> _Array:
+        """Return the weights of the experts' votes, ``[..., expert]``."""
         # Misses are the elapsed rounds minus the hits.
         hits_minus_misses = 2 * v["counts"] - v["elapsed"][..., None]
         return gain * hits_minus_misses
 
     base = algorithms.bayes()
+    # Key of a variable -> (keys of the variables that it reads, its equation).
     changes = {"log_odds": (("counts", "elapsed"), compute_weights)}
     # The accuracies are left out, since the new log-odds do not read them.
     variables = tuple(v for v in base.variables if v.key != "accuracies")
@@ -203,9 +212,11 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     _require_inside("accuracy", accuracy)
 
     def predict(v: Values) -> _Array:
+        """Return the probability of label 1, ``[...]``."""
         signed_votes = (2 * v["votes"] - 1).sum(-1)
         return special.expit(special.logit(accuracy) * signed_votes)
 
+    # Key of a variable -> (keys of the variables that it reads, its equation).
     changes = {"prediction": (("votes",), predict)}
     base, parameters = algorithms.majority_vote(), {"accuracy": accuracy}
     return base.make_variant("fixed_vote", "fixed log-odds vote", parameters, changes)
@@ -228,24 +239,29 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _NO_VOTE) -
     )
 
     def mark_ignored(v: Values) -> _Array:
-        return np.arange(v["votes"].shape[-1]) == expert - 1  # [expert]
+        """Return True for the expert who is ignored, ``[expert]``."""
+        return np.arange(v["votes"].shape[-1]) == expert - 1
 
     def compute_weights(v: Values) -> _Array:
+        """Return the experts' weights, ``[..., expert]``; 0 for an expert who is left out."""
         log_weights = v["log_weights"]
         is_ignored = mark_ignored(v)
-        # The weights of a single expert cannot all be 0.
+        # A single expert is not left out, since weights cannot all be 0.
         if hears == _NO_VOTE and len(is_ignored) > 1:
             log_weights = np.where(is_ignored, -np.inf, log_weights)
         weights: _Array = special.softmax(log_weights, axis=-1)
         return weights
 
     def replace_vote(v: Values) -> _Array:
+        """Return the votes as they are heard, ``[..., expert]``."""
         return np.where(mark_ignored(v), hears, v["votes"])
 
     def mark_right(v: Values) -> _Array:
+        """Return 1 for votes, as heard, that equal the label, and 0 for others."""
         return (v["heard"] == v["label"][..., None]).astype(np.int64)
 
     key, name = "deaf_majority", "Weighted Majority that never hears one expert"
+    # Key of a variable -> (keys of the variables that it reads, its equation).
     changes: dict[str, tuple[tuple[str, ...], Equation]] = {
         "weights": (("log_weights", "votes"), compute_weights),
         "prediction": (
@@ -255,6 +271,7 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _NO_VOTE) -
         "match": (("heard", "label"), mark_right),
     }
     base = algorithms.weighted_majority(gain)
+    # Variables are in the order of computation: "heard" is computed right after the inputs.
     votes_and_label, others = base.variables[:2], base.variables[2:]
     variables = (*votes_and_label, *VARIABLES(key, {"heard": replace_vote}), *others)
     parameters = {"gain": gain, "expert": expert, "hears": hears}
@@ -278,6 +295,7 @@ def _search_by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     """
 
     def make_with_room(**parameters: float) -> Algorithm:
+        """Return the algorithm with ``high`` (or ``other_high``) computed from ``room``."""
         for name in list(parameters):
             if name.endswith("room"):  # room or other_room
                 prefix = name.removesuffix("room")

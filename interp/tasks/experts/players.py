@@ -39,11 +39,13 @@ def _follow_one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     )
 
     def predict(v: Values) -> _Array:
+        """Return the probability of label 1, 0 or 1, ``[...]``."""
         votes = v["votes"].astype(float)
         index = min(expert, votes.shape[-1]) - 1  # the last expert if there are fewer
         vote = votes[..., index]
         return vote if agrees else 1 - vote
 
+    # Key of a variable -> (keys of the variables that it reads, its equation).
     changes = {"prediction": (("votes",), predict)}
     parameters = {"expert": expert, "agrees": agrees}
     base = algorithms.majority_vote()
@@ -56,10 +58,12 @@ def _follow_first_leader() -> Algorithm:
     """
 
     def predict(v: Values) -> _Array:
+        """Return the probability of label 1, 0 or 1, ``[...]``."""
         first_leader = v["leads"].argmax(-1)[..., None]  # [..., 1]
         its_vote = np.take_along_axis(v["votes"], first_leader, -1)
         return its_vote[..., 0].astype(float)
 
+    # Key of a variable -> (keys of the variables that it reads, its equation).
     changes = {"prediction": (("leads", "votes"), predict)}
     base = algorithms.follow_the_leader()
     return base.make_variant("first_leader", "follow the first leader", {}, changes)
@@ -72,6 +76,7 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
     """
     known = {family.key: family for family in families()}
     players = []
+    # The file has a table for each family: name of a parameter -> its grid.
     for key, grids in read_tables(Path(__file__).with_suffix(".toml")).items():
         if "expert" in grids:  # an expert's number
             grids["expert"] = grids["expert"][:n_experts]
@@ -79,6 +84,7 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
         searched = tuple(
             replace(parameter, grid=tuple(grids[parameter.name])) for parameter in family.searched
         )
+        # Some families are limits of Weighted Majority: a large gain, or a window of one round.
         extends = "weighted_majority" if key in _LIMITS_OF_MAJORITY else family.extends
         players.append(replace(family, searched=searched, extends=extends))
     expert = Searched(

@@ -61,10 +61,11 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     if (low, high) == (0, 1):
         p, r = hits + 1.0, misses + 1.0  # the posterior is Beta(p, r)
         return p / (p + r)
-    if low == high:
+    if low == high:  # the accuracy is known
         return np.full(hits.shape, float(low))
 
     def mean(k: _Reals, m: _Reals) -> _Reals:
+        """Return the posterior means after k hits and m misses: of Beta(k + 1, m + 1), truncated."""
         # Clipped, since rounding errors may lead out of the interval.
         return np.clip(_mean(k + 1, m + 1, low, high), low, high)
 
@@ -86,7 +87,8 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     low, high = bounds
 
     def evidence(k: _Reals, m: _Reals) -> _Reals:
-        if low == high:
+        """Return the log-probabilities of k hits and m misses."""
+        if low == high:  # the accuracy is known
             return special.xlogy(k, low) + special.xlog1py(m, -low)
         p, r = k + 1, m + 1
         # The likelihood q^k (1 - q)^m, integrated over the interval, is B(p, r) times the mass of
@@ -115,8 +117,8 @@ def _apply_once_per_record(
     """
     if hits.dtype.kind == "f":
         return function(hits, misses)
-    # One number for each pair, as if hits and misses were its digits. Misses can be negative after an
-    # intervention on hits; they are then counted from the smallest, otherwise from 0.
+    # Each pair is coded as one number, hits * base + (misses - fewest), where the last term is from
+    # 0 to base - 1. `fewest` is 0, unless an intervention on hits made misses negative.
     fewest = misses.min(initial=0)
     base = int(misses.max(initial=0) - fewest) + 1
     codes, code_index = np.unique(hits * base + misses - fewest, return_inverse=True)
@@ -353,6 +355,7 @@ def average_orders(
         # Evidence and means are [episode, round, expert, kind]; the posterior, and the
         # log-probabilities of the advice if the label is 0 or 1, are [episode, round, order].
         evidence = np.stack([log_evidence(k, m, kind) for kind in kinds], axis=-1)
+        # Finite, since the product of -inf with a zero of `to_orders` would be NaN.
         possible = _flatten_last_two(np.maximum(evidence, _IMPOSSIBLE))
         posterior = special.softmax(possible @ to_orders + log_prior, axis=-1)
         means = np.stack([mean_accuracy(k, m, kind) for kind in kinds], axis=-1)
@@ -446,7 +449,8 @@ def _compute_beliefs(
             log_belief = np.log(belief)[:, None]
         log_posterior = log_belief + right @ hit.T + wrong @ miss.T
         updated = special.softmax(log_posterior, axis=-1)  # after each of these rounds
-        beliefs += [belief[:, None], updated[:, :-1]]  # before each of these rounds
+        # Before the first of these rounds, and before each further one.
+        beliefs += [belief[:, None], updated[:, :-1]]
         belief = updated[:, -1]
     return np.concatenate(beliefs, axis=1)
 

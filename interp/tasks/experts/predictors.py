@@ -91,7 +91,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
     )
     is_rate = np.isfinite(rates) & (rates >= 0)
     require(is_rate.all(), f"eta must be finite and >= 0, got {eta!r}")
-    is_right = episodes.correct & episodes.counted[..., None]
+    is_right = episodes.correct & episodes.counted[..., None]  # missing rounds change no weight
     rates_by_episode = rates.reshape(-1, 1, 1)  # [episode or 1, 1, 1]
     sums = (is_right * rates_by_episode).cumsum(axis=1)
     return np.pad(sums, ((0, 0), (1, 0), (0, 0)))  # zeros before the first round
@@ -130,6 +130,7 @@ def _make_predictor(
     """
 
     def predict(episodes: ExpertEpisodes) -> ExpertRun:
+        """Return the algorithm's predictions, ``[episode, round]``, with the decision rule."""
         return ExpertRun(algorithm.run(episodes)["prediction"], decision=decision)
 
     return predict
@@ -169,16 +170,17 @@ def bayes(
             regime.switch_every is None or is_one_regime,
             f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior",
         )
+    # For each regime, the intervals from which accuracies are drawn, one per expert.
     alternatives = [regime.list_intervals(episodes.n_experts) for regime in regimes]
     # A regime that switches is alone, as was checked above.
-    first_slots, every = alternatives[0], regimes[0].switch_every
-    has_one_interval = is_one_regime and len(set(first_slots)) == 1
-    if every is not None:
-        predictions = posterior.filter_switches(episodes, first_slots, every)
-    elif has_one_interval:
-        means = mean_accuracy(*posterior.count_records(episodes), first_slots[0])
+    first_intervals, every = alternatives[0], regimes[0].switch_every
+    has_one_interval = is_one_regime and len(set(first_intervals)) == 1
+    if every is not None:  # accuracies switch between experts every so many rounds
+        predictions = posterior.filter_switches(episodes, first_intervals, every)
+    elif has_one_interval:  # the experts are independent of each other
+        means = mean_accuracy(*posterior.count_records(episodes), first_intervals[0])
         predictions = vote(means, episodes.advice)
-    else:
+    else:  # it is unknown which expert has which interval
         predictions = posterior.average_orders(episodes, alternatives)
     return ExpertRun(predictions, approximation=_name_ignored(regimes))
 
