@@ -91,9 +91,9 @@ class SeriesEpisodes(BaseEpisodes):
         inputs = episode_array("inputs", self.inputs, axes, whole=not are_vectors)
         outcomes = episode_array("outcomes", self.outcomes, "episode, round")
         rewards = episode_array("rewards", self.rewards, "episode, round")
-        are_equal = inputs.shape[:2] == outcomes.shape == rewards.shape
+        shapes_agree = inputs.shape[:2] == outcomes.shape == rewards.shape
         require(
-            are_equal and outcomes.size > 0,
+            shapes_agree and outcomes.size > 0,
             f"inputs, outcomes and rewards are [episode, round], got {inputs.shape}, {outcomes.shape} and "
             f"{rewards.shape}",
         )
@@ -147,7 +147,7 @@ class _Round(RoundLayout):
         """
         input_names, are_vectors = self.heard, self.numbers
         n_inputs = len(input_names)
-        input_shape = (n_inputs,) if are_vectors else ()
+        input_shape = (n_inputs,) if are_vectors else ()  # in one round
         is_own = getattr(episodes, "task", None) == self.task
         expected_inputs = f"{n_inputs} numbers" if are_vectors else "one of several"
         require(
@@ -156,17 +156,19 @@ class _Round(RoundLayout):
         )
         if not are_vectors:
             _require_classes("inputs", episodes.inputs, input_names)
-        if self.names:
+        if self.names:  # without names, an outcome may be any number
             _require_classes("outcomes", episodes.outcomes, self.names)
         return self
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Return the tokens and numbers that a model reads in each round of the episodes."""
+        """Return the tokens and numbers that a model reads in each round of the episodes. A position
+        with a number has a token that says what the number is.
+        """
         self.fit(episodes)
         outcomes = torch.from_numpy(episodes.outcomes)
         inputs = torch.from_numpy(episodes.inputs)
         place, token_ids = self.position, self.token_ids
-        tokens = self.make_blank_tokens(*outcomes.shape)
+        tokens = self.make_blank_tokens(*outcomes.shape)  # [episode, round, position]
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         first_input = token_ids[f"in {self.heard[0]}"]  # tokens of the other inputs follow it
         if self.numbers:  # the input is a vector
@@ -181,7 +183,9 @@ class _Round(RoundLayout):
             values[..., place("y")] = outcomes
         if self.pays:
             values[..., place("pay")] = torch.from_numpy(episodes.rewards)
-        return EncodedRounds(tokens, values, slots=torch.zeros_like(tokens[..., 0]))
+        # The index of the latent that each round updates: there is only one latent, 0.
+        updated_latents = torch.zeros_like(tokens[..., 0])
+        return EncodedRounds(tokens, values, slots=updated_latents)
 
 
 def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
@@ -281,9 +285,11 @@ def series(
         integer("n_rounds", n_rounds, 1)
         require_known("regime", regime, ["own"])
         sampler = f"the sampler of {key!r}"
-        drawn: Any = convert_errors(sampler)(sample)(n_episodes, n_rounds, seed)
+        call_sampler = convert_errors(sampler)(sample)  # errors then name the sampler
+        drawn: Any = call_sampler(n_episodes, n_rounds, seed)
         is_list = isinstance(drawn, tuple | list)
         n_arrays = 3 if pays else 2  # inputs, outcomes and, if the task pays, rewards
+        # The number of arrays or, for the error message, what was returned in place of arrays.
         received = len(drawn) if is_list and len(drawn) else format_value(drawn)
         require(received == n_arrays, f"{sampler} must give {n_arrays} arrays, got {received}")
         rewards = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
@@ -306,11 +312,15 @@ def series(
     def losses(
         predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)
     ) -> Tensor:
+        """Return the loss of predictions for some rounds, ``[*batch, episode, round]``."""
         outcomes = torch.from_numpy(episodes.outcomes[:, rounds])
         loss: Tensor = make_layout().loss(predictions, outcomes)
         return loss
 
     def round_inputs(episodes: SeriesEpisodes) -> RoundInputs:
+        """Return the features and kinds of every round, for controls of probes that predict from
+        the inputs of the round alone.
+        """
         x, y = episodes.inputs, episodes.outcomes
         inputs = x if is_vector else np.eye(len(input_names))[x]
         truth = np.eye(len(outcome_names))[y] if outcome_names else y[..., None]

@@ -108,8 +108,10 @@ def _read_rounds(
         elif is_answer and rounds:  # a note on the round that has just ended
             rounds[-1][str(note_key)] = str(written_note)
         is_end = not end_keys.isdisjoint(fields)
-        # An outcome before any field or answer, such as an example in the instructions, ends no round.
+        # An outcome before any field or answer, such as an example in the instructions, ends no
+        # round.
         if is_end and (open_round or is_answered):
+            # If a key has two values, the earlier one counts: the later may be the next round's.
             rounds.append({**fields, **open_round})
             open_round = {}
             is_answered = False

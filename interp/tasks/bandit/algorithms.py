@@ -108,6 +108,7 @@ def _make_softmax_algorithm(
         parameters: the algorithm's parameters by name, which are checked against their bounds.
         memory: key of the variable that summarises earlier rounds.
         equations: equation of every variable except inputs, by key; None for state variables.
+            The equation of the choice, the softmax of "logits", is added.
     """
     for parameter, value in parameters.items():
         _check_bounds(parameter, value, _BOUNDS.get(parameter, _UNBOUNDED))
@@ -166,8 +167,8 @@ def _make_learner(
     key: str,
     name: str,
     parameters: Mapping[str, _Parameter],
-    gain: _Parameter,
-    loss: _Parameter,
+    positive_rate: _Parameter,
+    negative_rate: _Parameter,
     forgets: _Parameter = 0.0,
     stays: _Parameter | None = None,
 ) -> Algorithm:
@@ -179,8 +180,8 @@ def _make_learner(
         name: name of the algorithm.
         parameters: the algorithm's parameters by name, which its record shows;
             "inverse_temperature" is among them.
-        gain: learning rate for positive errors.
-        loss: learning rate for negative errors.
+        positive_rate: learning rate for positive prediction errors (reward minus value).
+        negative_rate: learning rate for negative prediction errors.
         forgets: share by which the values of arms that were not chosen decay in a round.
         stays: log-odds that are added to the arm that was chosen last; None for no memory of the
             last choice.
@@ -189,13 +190,16 @@ def _make_learner(
     forgotten = _for_each_arm(forgets)
 
     def update(v: Values) -> _Array:
-        error, pulled = v["payoff_error"], v["pulled"]
-        rates = pulled * np.where(error > 0, gain, loss)[..., None]  # [..., arm], 0 if not chosen
+        """Return the arms' values after the round, ``[..., arm]``."""
+        error, pulled = v["payoff_error"], v["pulled"]  # [...] and one-hot [..., arm]
+        rate = np.where(error > 0, positive_rate, negative_rate)
+        rates = pulled * rate[..., None]  # [..., arm], 0 for arms that were not chosen
         faded = v["arm_values"] * (1 - forgotten * (1 - pulled))
         values: _Array = faded + rates * error[..., None]
         return values
 
     def choose(v: Values) -> _Array:
+        """Return the logits of the choice, ``[..., arm]``."""
         logits = beta * v["arm_values"]
         return logits if stays is None else logits + _for_each_arm(stays) * v["last_pulled"]
 
@@ -223,7 +227,9 @@ def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.
     (('arm_values',), 'next_arm_values')
     """
     parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
-    return _make_learner("rescorla_wagner", "Rescorla-Wagner", parameters, gain=rate, loss=rate)
+    return _make_learner(
+        "rescorla_wagner", "Rescorla-Wagner", parameters, positive_rate=rate, negative_rate=rate
+    )
 
 
 def _two_rates(
@@ -238,7 +244,7 @@ def _two_rates(
     """
     parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner with two rates"
-    return _make_learner("two_rates", name, parameters, gain=gain, loss=loss)
+    return _make_learner("two_rates", name, parameters, positive_rate=gain, negative_rate=loss)
 
 
 def _forgetting(
@@ -253,7 +259,9 @@ def _forgetting(
     """
     parameters = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that forgets"
-    return _make_learner("forgetting", name, parameters, gain=rate, loss=rate, forgets=forgets)
+    return _make_learner(
+        "forgetting", name, parameters, positive_rate=rate, negative_rate=rate, forgets=forgets
+    )
 
 
 @checked
@@ -269,7 +277,9 @@ def perseveration(
     """
     parameters = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that repeats"
-    return _make_learner("perseveration", name, parameters, gain=rate, loss=rate, stays=stays)
+    return _make_learner(
+        "perseveration", name, parameters, positive_rate=rate, negative_rate=rate, stays=stays
+    )
 
 
 @checked
@@ -284,8 +294,10 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
     """
 
     def update(v: Values) -> _Array:
+        """Return the arms' traces after the round, ``[..., arm]``."""
         trace = v["choice_trace"]
-        return trace + _for_each_arm(rate) * (v["pulled"] - trace)
+        is_chosen = v["pulled"]  # 1 for the chosen arm, 0 for the others
+        return trace + _for_each_arm(rate) * (is_chosen - trace)
 
     equations: dict[str, Equation | None] = {
         "choice_trace": None,
@@ -331,7 +343,8 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
     _check_bounds("stays", stays, _INSIDE_ZERO_TO_ONE)
 
     def logits(v: Values) -> _Array:
-        last = v["last_pulled"]
+        """Return the log-probabilities of the choices, ``[..., arm]``; 0 in the first round."""
+        last = v["last_pulled"]  # 1 for the last chosen arm, 0 for the others
         p_repeat = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
         # The other arms on offer share the rest of the probability.
         chances = last * p_repeat + (1 - last) * (1 - p_repeat) / _count_others(v)
@@ -374,10 +387,12 @@ def _make_bayesian(
     decay = _for_each_arm(keeps)
 
     def count_wins(v: Values) -> _Array:
-        paid = v["paid"][..., None]
+        """Return the arms' counts of wins after the round, ``[..., arm]``."""
+        paid = v["paid"][..., None]  # 1 for a win, 0 for a loss
         return decay * v["arm_wins"] + v["pulled"] * paid
 
     def count_losses(v: Values) -> _Array:
+        """Return the arms' counts of losses after the round, ``[..., arm]``."""
         unpaid = (1 - v["paid"])[..., None]
         return decay * v["arm_losses"] + v["pulled"] * unpaid
 
@@ -416,6 +431,7 @@ def _bayes_ucb(bonus: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0) -
     """
 
     def logits(v: Values) -> _Array:
+        """Return the logits of the choice, ``[..., arm]``."""
         mean, deviation = _compute_posterior(v)
         optimistic = mean + _for_each_arm(bonus) * deviation
         scaled: _Array = _for_each_arm(inverse_temperature) * optimistic
@@ -489,6 +505,7 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
     """
 
     def logits(v: Values) -> _Array:
+        """Return the log-probabilities of the choices, ``[..., arm]``."""
         mean, deviation = _compute_posterior(v)
         if mean.shape[-1] == 2:
             return _log_chances_of_two(mean, deviation)
@@ -505,6 +522,7 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
     """
 
     def logits(v: Values) -> _Array:
+        """Return the log-probabilities of the choices, ``[..., arm]``."""
         is_first = np.arange(v["offered"].shape[-1]) == 0
         p_first = _for_each_arm(first)
         chances: _Array = np.where(is_first, p_first, (1 - p_first) / _count_others(v))
@@ -523,6 +541,7 @@ def records() -> tuple[AlgorithmRecord, ...]:
     They are in order of preference: if several algorithms have a variable of the same name, the
     first one defines it.
     """
+    # Key, name in sentences, name in legends, and function.
     return (
         AlgorithmRecord("rescorla_wagner", "Rescorla-Wagner", "RW", rescorla_wagner),
         AlgorithmRecord(
@@ -572,6 +591,7 @@ def families() -> tuple[Family, ...]:
     """
     rw = "Rescorla-Wagner"
     rate_and_temperature = (_RATE, _INVERSE_TEMPERATURE)
+    # With three parameters, fewer values of each are tried.
     rates = (_GAIN, _LOSS, _FEW_TEMPERATURES)
     forgets = (_FEW_RATES, _FORGETS, _FEW_TEMPERATURES)
     repeats = (_FEW_RATES, _STAYS, _FEW_TEMPERATURES)
@@ -589,6 +609,7 @@ def families() -> tuple[Family, ...]:
     )
     listed = []
     for key, name, make, searched, extends in learners:
+        # tempered: a parameter sets how sharply it chooses. vectorised: parameters may be arrays.
         family = Family(key, name, make, searched, extends=extends, tempered=True, vectorised=True)
         listed.append(family)
     bias = Family(

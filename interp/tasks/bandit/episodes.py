@@ -178,7 +178,7 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
         raise InputError(
             f"the choice {choices[e, t]} of episode {e}, round {t}, is none of its offers {listed}"
         )
-    is_empty = (offers < 0).all(-1)
+    is_empty = (offers < 0).all(-1)  # [episode, round]
     filled = offers.copy()
     filled[is_empty, 0] = choices[is_empty]
     return filled
@@ -234,6 +234,7 @@ def sample(
         _, values = algorithm.step(state, read_inputs(t))
         cumulative = algorithm.distribution(values).cumsum(-1)
         # The chosen arm is the first whose cumulative probability is not below the uniform number.
+        # Its index is the number of arms before it.
         is_passed = uniforms[t] > cumulative[:, :-1]
         choices[:, t] = is_passed.sum(-1)
         rewards[:, t] = would_pay[rows, t, choices[:, t]]
@@ -256,6 +257,7 @@ def _draw_chances(
         return np.repeat(start, n_rounds, 1)
     if regime == "restless":
         return draw_walk(rng, start[:, 0], n_rounds, step=0.1, bounds=(0.05, 0.95))
+    # "reversal": another arm becomes the best one every 20 rounds.
     rotated_by = draw_rotations(rng, n_episodes, n_rounds, n_arms, every=20)
     first_best = rng.integers(n_arms, size=(n_episodes, 1))
     best = (first_best + rotated_by) % n_arms  # [episode, round]
@@ -301,6 +303,7 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
     pulled = np.eye(episodes.n_arms)[episodes.choices]
     rewards = episodes.rewards
     choice_and_reward = np.concatenate([pulled, rewards[..., None]], -1)
+    # The index of each reward in the sorted list of all different rewards.
     _, flat_ranks = np.unique(rewards, return_inverse=True)
     reward_ranks = flat_ranks.reshape(rewards.shape)
     with_products = np.concatenate([choice_and_reward, pulled * rewards[..., None]], -1)
@@ -325,6 +328,7 @@ def corruptions() -> tuple[Corruption, ...]:
     "flip-reward" mirrors the reward of one round, so that the largest reward becomes the smallest.
     "exchange-history" replaces all rounds before one round by those of the next episode.
     """
+    # delay: number of rounds from the named round to the first prediction that can differ.
     return (
         Corruption(
             "flip-reward",

@@ -106,7 +106,8 @@ def read_choices(
 
 def _fill_unknown(values: _Array, is_known: _Array, is_paid: _Array) -> _Array:
     """Return values in which each unknown round has the value of its session's first round with
-    choice and reward.
+    choice and reward. Arrays of episodes may not contain NaN; what the filled rounds contain does
+    not matter, since they are marked as missing.
 
     Args:
         values: one value or several per round, ``[session, round, ...]``.
@@ -114,6 +115,7 @@ def _fill_unknown(values: _Array, is_known: _Array, is_paid: _Array) -> _Array:
         is_paid: True for rounds with choice and reward, ``[session, round]``.
     """
     first_paid = is_paid.argmax(1)[:, None]
+    # The round from which each round takes its value: itself or, if unknown, the first paid one.
     source_rounds = np.where(is_known, np.arange(is_known.shape[1]), first_paid)
     every_session = np.arange(len(values))[:, None]
     return values[every_session, source_rounds]
@@ -198,7 +200,7 @@ def _list_pair_arms(
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)
     characters = tuple(pair)
-    # Choices that are sides, such as "left", are none of the pair's labels.
+    # All choices must be among the labels, unless choices are sides, such as "left".
     for candidate in (parts, characters):
         if len(candidate) > 1 and (chosen <= set(candidate) or sides):
             return candidate
@@ -233,6 +235,7 @@ def _read_sides_as_arms(
     is_option = offered.eq(choices, axis=0).any(axis=1) | is_missing
     names = [str(name) for name in offered.columns]
     slot_of_side = _find_slot_by_side(table, choices, names, sides)
+    # If all choices are options of their trials, they are arms and not sides.
     if not sides and is_option.all():
         if slot_of_side:
             table.remarks.append(
@@ -250,7 +253,7 @@ def _read_sides_as_arms(
         return choices
     meanings = [f"{side} is {names[slot]}" for side, slot in slot_of_side.items()]
     table.remarks.append(f"A choice names a side: {', '.join(meanings)}.")
-    slot = choices.map(slot_of_side)
+    slot = choices.map(slot_of_side)  # index of the column of options on the chosen side
     is_side = slot.notna() | is_missing
     table.refuse_rows(
         ~is_side,
@@ -292,7 +295,7 @@ def _find_slot_by_side(
         return slots
     labels = sorted(choices.dropna().unique())
     by_name = _find_slots_by_name(labels, names)
-    if len(by_name) == len(labels):
+    if len(by_name) == len(labels):  # every choice names a column
         return by_name
     numbers = pd.to_numeric(pd.Series(labels), errors="coerce")
     in_order = "options" in table.columns and len(labels) == len(names)
@@ -343,17 +346,17 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
                 f"{name!r} looks like the trials in which a participant could not choose, and is not used: "
                 f"if it is, give forced={name} (--forced {name})."
             )
-    if "options" in columns or "pairs" in columns:
+    if "options" in columns or "pairs" in columns:  # the user named what is on offer
         return
-    looks = [name for name in columns.unused if _may_name_offer(name, table, arms)]
-    if len(looks) > 1:
-        quoted, names = ", ".join(map(repr, looks)), " ".join(looks)
+    offer_like = [name for name in columns.unused if _may_name_offer(name, table, arms)]
+    if len(offer_like) > 1:
+        quoted, names = ", ".join(map(repr, offer_like)), " ".join(offer_like)
         remarks.append(
             f"{quoted} look like what was on offer in each trial and are not used: "
             f"if they are, give options={names} (--options {names})."
         )
     for name in columns.unused:
-        if name not in looks and _may_name_pair(name, table, chosen):
+        if name not in offer_like and _may_name_pair(name, table, chosen):
             remarks.append(
                 f"{name!r} looks like which arms were on offer and is not used: if it is, give pairs={name} "
                 f"(--pairs {name})."
@@ -464,10 +467,10 @@ def _ask_about_rare_choice(table: TrialTable, labels: pd.Series, rewards: pd.Ser
         rewards: reward of each trial.
     """
     counts = labels.value_counts()
+    # No question if the user said that there is no code, or what was on offer.
     is_decided = NONE in table.options.codes or "options" in table.columns
-    n_rewards = rewards.groupby(labels).nunique(
-        dropna=False
-    )  # label -> number of different rewards
+    # Label -> number of different rewards.
+    n_rewards = rewards.groupby(labels).nunique(dropna=False)
     with_one_reward = n_rewards.index[n_rewards == 1].tolist()
     if is_decided or len(counts) < 3 or len(with_one_reward) != 1:
         return
