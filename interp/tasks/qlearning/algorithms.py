@@ -207,10 +207,12 @@ def q_learning(
         )
 
     def penalise_index(v: Values) -> _Array:
+        """Return the values of the next state's actions, minus the penalties, ``[..., action]``."""
         next_values = v["next_values"]
         return next_values - tie_slope * np.arange(next_values.shape[-1])
 
     def choose(v: Values) -> _Array:
+        """Return the policy without a random draw, ``[..., action]``."""
         if beta is not None:
             return special.softmax(beta * v["next_values"], axis=-1)
         if hardness is not None:
@@ -219,11 +221,13 @@ def q_learning(
         return np.eye(n_actions)[v["choice"]]
 
     def explore(v: Values) -> _Array:
+        """Return the policy, with the random action where there is one, ``[..., action]``."""
         n_actions = v["next_values"].shape[-1]
         random_action = np.eye(n_actions)[v["noise"] - 1]  # not used where the draw is 0
         return np.where(v["noise"][..., None] > 0, random_action, choose(v))
 
     def change(v: Values) -> _Array:
+        """Return the change of the action's column of the table, ``[..., state]``."""
         n_states = v["table"].shape[-2]
         written = np.eye(n_states)[v["state"]]
         return alpha * v["td_error"][..., None] * written

@@ -85,9 +85,10 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     states, actions, next_states = episodes.states, episodes.actions, episodes.next_states
     state_indicators, action_indicators = np.eye(n_states), np.eye(n_actions)
     rewards = episodes.rewards[..., None]
+    # One-hot codes, [episode, round, state] or [episode, round, action].
     tokens = [state_indicators[states], action_indicators[actions], state_indicators[next_states]]
     tokens_and_reward = np.concatenate([*tokens, rewards], axis=-1)
-    pair_index = states * n_actions + actions
+    pair_index = states * n_actions + actions  # a number for each state-action pair
     pairs = np.eye(n_states * n_actions)[pair_index]
     with_products = np.concatenate([tokens_and_reward, pairs, pairs * rewards], axis=-1)
     # Without the rewards: most are real numbers that differ between MDPs, so that no kind would occur
@@ -101,7 +102,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
     Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that activation sites of the
     model, such as the embedding at position ``r``, hold a variable of the algorithm, such as the
-    reward. A control is a hypothesis about sites that cannot hold the variable.
+    reward. Exchanging the activations should change the round's prediction or, with
+    ``outcome="state"``, the state after the round. A control is a hypothesis about sites that
+    cannot hold the variable.
 
     Args:
         machine: the model. If it has no layers, the hypotheses are about its whole state.
@@ -109,6 +112,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     model = Model(machine)
     if not model.has_layers:
         return Place("table"), Place("table", outcome="state")
+    # Positions: s, a, r and s' have the transition, s'_i and a_i the next state and each action. At
+    # Select the model chooses, and at Update it writes the latent. n is a random draw.
     next_state = model.list_sites("embed", "s'")
     last_at_update = model.name_last_residual("Update")
     places = [Place("table", ("latent",))]
@@ -168,9 +173,10 @@ def steering() -> Steering:
     negative either.
     """
     return Steering(
+        # The last axis of the state is that of actions.
         change=lambda shape: 0.2 * first_element(shape),
         doses=(0, 0.5, 1, 2, 4),
-        outcome=lambda episodes, t: 0,
+        outcome=lambda episodes, t: 0,  # the first action, in every episode and round
         what="first action's values + 0.2",
         shows="P(first action)",
     )
@@ -201,10 +207,12 @@ def _change_reward(
     """
 
     def edit(episodes: MDPEpisodes, t: int) -> Any:
+        """Return the rewards of round t in the copy: one number, or ``[episode]``."""
         if reward is not None:
             return reward
         return (episodes.rewards[:, t] + 0.5) % 1.0
 
+    # The Q-tables of the copy are computed again from its transitions.
     make_pair = corrupt_one_round("rewards", edit, make_copy=_replace_transitions)
     return make_pair(episodes, round)
 
@@ -218,6 +226,7 @@ def corruptions() -> tuple[Corruption, ...]:
     one round by those of the next episode. In both, the corrupted episodes have the Q-tables that
     follow from their transitions.
     """
+    # delay: number of rounds from the named round to the first prediction that can differ.
     return (
         Corruption(
             "exchange-history",

@@ -91,7 +91,7 @@ def replay_tables(
     for t in range(n_rounds):
         transition = states[:, t], actions[:, t], rewards[:, t], next_states[:, t]
         tables[:, t + 1] = q_update(tables[:, t], *transition, alpha, gamma)
-        if missing is not None:
+        if missing is not None:  # undo the update in episodes in which the round is missing
             tables[missing[:, t], t + 1] = tables[missing[:, t], t]
     return tables
 
@@ -178,6 +178,7 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     for t in reversed(range(n_rounds)):
         action_values = _compute_action_values(mdps, values[:, t + 1])
         values[:, t] = action_values.max(-1)
+        # The first of the best actions; greedy_sets marks actions as tied up to rounding.
         policy[:, t] = greedy_sets(action_values).argmax(-1)
     return _FinitePlan(values, policy)
 
@@ -195,7 +196,7 @@ def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps sta
     """
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
-    for t in reversed(range(n_rounds)):
+    for t in reversed(range(n_rounds)):  # backwards: a value contains that of the next round
         values[:, t] = _compute_action_values(mdps, values[:, t + 1]).mean(-1)
     return values
 

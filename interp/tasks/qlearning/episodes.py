@@ -271,8 +271,9 @@ class MDPEpisodes(BaseEpisodes):
         changed = {} if transitions is None else transitions
         for name in changed:
             require_known("array of transitions", name, (*_TRANSITIONS, "missing"))
+        # All fields but the Q-tables and what follows from them.
         names = [*_TRANSITIONS, *_KEPT_BY_RELEARN]
-        if self.mdps is None:  # else the MDPs have the sizes
+        if self.mdps is None:  # otherwise the MDPs have these sizes
             names += ["n_states", "n_actions"]
         fields = {name: getattr(self, name) for name in names} | dict(changed)
         if alpha is not None:
@@ -334,6 +335,7 @@ class MDPEpisodes(BaseEpisodes):
         rows = np.arange(n_episodes)[:, None]  # [episode, 1]
         old_states = invert_labels("states", states, n_episodes, self.n_states)
         old_actions = invert_labels("actions", actions, n_episodes, self.n_actions)
+        # Tables [episode, round, state, action], with new numbers of states, then also of actions.
         new_by_state = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
         tables = np.take_along_axis(new_by_state, old_actions[:, None, None, :], 3)
         mdps = None if self.mdps is None else self.mdps.permute(states, actions)
@@ -393,6 +395,7 @@ def read(
     counted = is_complete & rewards.notna()
     # Rewards of incomplete trials are left out, so that the scale does not depend on them.
     scaled, scale = table.scale_rewards(rewards.where(counted))
+    # Pairs of a participant and the index of the session's rows.
     sessions = table.select_sessions(
         table.find_sessions(), counted, "state, next_state, action and reward"
     )
@@ -495,7 +498,8 @@ def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
         InputError: a rate is not in [0, 1].
     """
     values = array_of("epsilon", epsilon).astype(float)
-    for wrong in values[(values < 0) | (values > 1)][:1]:
+    is_wrong = (values < 0) | (values > 1)  # False for NaN
+    for wrong in values[is_wrong][:1]:  # the first wrong rate, if there is one
         raise InputError(f"epsilon must lie in [0, 1], got {wrong}")
     return values
 

@@ -93,7 +93,8 @@ def _make_family(
     def make(
         temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **parameters: Any
     ) -> Algorithm:
-        # A grid has numbers, so these two are 0 or 1.
+        """Return the learner with these parameters and this way to choose actions."""
+        # The grid of a fit has numbers: 0 or 1 for these two.
         return acting(
             learner(**parameters), temperature, shared_ties=bool(shared_ties), after=bool(after)
         )
@@ -195,9 +196,11 @@ def acting(
     table_key = "next_table" if after else "table"
 
     def acting_values(v: Values) -> _Array:
+        """Return the action values from which the policy chooses, ``[..., action]``."""
         return bellman.take_rows(v[table_key], v["next_state"])
 
     def policy(v: Values) -> _Array:
+        """Return the probability of each action, ``[..., action]``."""
         if temperature > 0:
             return special.softmax(v["acting_values"] / temperature, axis=-1)
         tied = bellman.greedy_sets(v["acting_values"])
@@ -253,10 +256,12 @@ def _make_learner(
             at zero -> equation of this table after a round.
         parameters: the algorithm's parameters by name, which its record shows.
     """
+    # The inputs and states of tabular Q-learning, without its equations.
     variables = [v for v in _BASE.variables if v.role in ("input", "state")]
     for memory in memories:
         variables.append(_make_pair_variable(memory, role="state"))
     states = [variable.key for variable in variables if variable.role == "state"]
+    # The table comes last, so that its update may read the next values of the memories.
     updates = {"visits": lambda v: v["visits"] + mark_pair(v), **memories, "table": update_table}
     for state, update in updates.items():
         # An update may read all inputs, all states, and the next values that are computed before.
@@ -267,7 +272,8 @@ def _make_learner(
     write = {"next_column": lambda v: bellman.take_columns(v["next_table"], v["action"])}
 
     def start_at_zero(episodes: Any) -> dict[str, _Array]:
-        empty = np.zeros_like(episodes.q_tables[:, 0])
+        """Return the values of all state variables before the first round."""
+        empty = np.zeros_like(episodes.q_tables[:, 0])  # [episode, state, action]
         return dict.fromkeys(states, empty)
 
     learner = replace(
@@ -278,7 +284,7 @@ def _make_learner(
         variables=(*variables, *VARIABLES("rival", write)),
         initial=start_at_zero,
     )
-    return acting(learner)
+    return acting(learner)  # adds the greedy choice
 
 
 def _make_pair_variable(key: str, **rest: Any) -> Variable:
@@ -330,7 +336,10 @@ def _make_bootstrapping(
     keep = parameters.get("keep", 1.0)
 
     def update_table(v: Values) -> _Array:
-        next_values = bellman.take_rows(v["table"], v["next_state"])
+        """Return the table after the round, ``[..., state, action]``: the entry of the pair that
+        was visited moves towards the reward plus the discounted value of the next state.
+        """
+        next_values = bellman.take_rows(v["table"], v["next_state"])  # [..., action]
         target = v["reward"] + gamma * value(next_values)
         return keep * _move_towards(v, alpha, target)
 
@@ -362,6 +371,7 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
     def soft_maximum(values: _Array) -> _Array:
+        """Return the soft maximum ``[...]`` of action values ``[..., action]``."""
         weights = special.softmax(values / temperature, axis=-1)
         maximum: _Array = (weights * values).sum(-1)
         return maximum
@@ -401,13 +411,17 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
     check_number("trace", trace, 0, 1)
 
     def update_table(v: Values) -> _Array:
+        """Return the table after the round, ``[..., state, action]``: every entry moves in the
+        direction of the error, in proportion to its eligibility.
+        """
         table = v["table"]
-        current = (table * mark_pair(v)).sum((-1, -2))
-        following = bellman.take_rows(table, v["next_state"]).max(-1)
-        error = v["reward"] + gamma * following - current
+        current = (table * mark_pair(v)).sum((-1, -2))  # mark_pair: 1 at the visited pair, else 0
+        next_value = bellman.take_rows(table, v["next_state"]).max(-1)
+        error = v["reward"] + gamma * next_value - current
         return table + alpha * error[..., None, None] * v["next_eligible"]
 
     def update_traces(v: Values) -> _Array:
+        """Return the eligibility of every pair after the round, ``[..., state, action]``."""
         return gamma * trace * v["eligible"] + mark_pair(v)
 
     memories = {"eligible": update_traces}
@@ -427,11 +441,12 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     bellman.check_rates(alpha, gamma)
 
     def update_table(v: Values) -> _Array:
-        table, this_pair = v["table"], mark_pair(v)
-        current = (table * this_pair).sum((-1, -2), keepdims=True)
-        # The round before still lacks the value of the action that is taken now.
+        """Return the table after the round, ``[..., state, action]``."""
+        table, this_pair = v["table"], mark_pair(v)  # this_pair: 1 at the visited pair, else 0
+        current = (table * this_pair).sum((-1, -2), keepdims=True)  # the value of this pair
+        # The last round's update still lacks its last term, the value of the action taken now.
         completed = table + alpha * gamma * current * v["last_pair"]
-        # The update with the reward alone, which the next round will complete.
+        # The update of this round, without that term: the next round will add it.
         gap = v["reward"][..., None, None] - table
         return completed + alpha * this_pair * gap
 
@@ -447,6 +462,7 @@ def _mean_reward() -> Algorithm:
     """
 
     def update_table(v: Values) -> _Array:
+        """Return the table after the round, ``[..., state, action]``."""
         rate = 1 / np.maximum(v["next_visits"], 1)  # makes the entry a running mean
         return _move_towards(v, rate, v["reward"])
 

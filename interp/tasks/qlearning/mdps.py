@@ -69,6 +69,7 @@ class MDPs:
     bernoulli: NDArray[Any] = field(default_factory=lambda: np.empty(0, bool))
 
     def __post_init__(self) -> None:
+        """Check the fields, and store arrays in place of what the user gave."""
         transitions = episode_array(
             "transitions", self.transitions, "episode, state, action, next state", 0
         )
@@ -156,7 +157,8 @@ class MDPs:
         old_states = invert_labels("states", states, n_mdps, self.n_states)
         old_actions = invert_labels("actions", actions, n_mdps, self.n_actions)
         rows = np.arange(n_mdps)[:, None, None]
-        pairs = (rows, old_states[:, :, None], old_actions[:, None, :])  # [episode, state, action]
+        # An index that selects the old entry for each new pair, [episode, state, action].
+        pairs = (rows, old_states[:, :, None], old_actions[:, None, :])
         next_states = old_states[:, None, None, :]
         transitions = np.take_along_axis(self.transitions[pairs], next_states, axis=3)
         return replace(self, transitions=transitions, rewards=self.rewards[pairs])
@@ -214,11 +216,11 @@ def _draw_rewards(
         rng: the random generator.
         shape: shape of the result.
     """
-    if family in _BETAS:
+    if family in _BETAS:  # beta distributions
         return rng.beta(*_BETAS[family], shape)
-    if family == "coin":
+    if family == "coin":  # 0 or 1
         return rng.integers(0, 2, shape).astype(float)
-    return rng.uniform(0.1, 0.9, shape)
+    return rng.uniform(0.1, 0.9, shape)  # "bernoulli" and "bernoulli-draws"
 
 
 @dataclass(frozen=True)
@@ -268,8 +270,8 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
         n_states, n_actions: numbers of states and of actions, at least 2 each.
     """
     transitions = _make_line("ladder", n_states, n_actions, step_down=2)
-    heights = np.linspace(0, 1, n_states)
-    rewards = transitions @ heights**2
+    heights = np.linspace(0, 1, n_states)  # as shares of the height of the ladder
+    rewards = transitions @ heights**2  # since transitions are 0 or 1: of the next state
     return MDPs(transitions, rewards, families=("ladder",))
 
 
@@ -396,7 +398,8 @@ def draw_from_regime(
         return built.select(np.zeros(n, np.int64))
     kinds = regime.cells
     n_kinds = len(kinds)
-    # Shuffled twice: which kinds occur once more if n is no multiple, and which MDP is of a kind.
+    # The first shuffle decides which kinds occur once more than others if n is no multiple of their
+    # number. The second decides which MDP is of which kind.
     in_turn = cell_rng.permutation(n_kinds)[np.arange(n) % n_kinds]
     kind_of_mdp = cell_rng.permutation(in_turn)  # index of each MDP's kind
     rewards = np.empty((n, n_states, n_actions))

@@ -136,7 +136,7 @@ class Interaction:
         draws = np.where(self._explores, self._random_actions + 1, 0)
         # Each round has the draw for the next round's action, and the last round has 0.
         self._noise = np.pad(draws[:, 1:], ((0, 0), (0, 1)))
-        self._agents_explore = told  # they are told these draws, and carry them out themselves
+        self._agents_explore = told  # agents read the draws, and take random actions themselves
         self._transition_draws = stream(seed, "transition").random(shape)
         self._reward_draws = stream(seed, "reward").random(shape)
         total = mdps.transitions.cumsum(-1)  # [episode, state, action, next state]
@@ -190,9 +190,11 @@ class Interaction:
         )
         t, rows, states = self.round, self._rows, self.states
         actions = self._choose(choices)
+        # In some MDPs a reward is 1 or 0, and `mdps.rewards` has the probability of 1.
         rewards = self.mdps.rewards[rows, states, actions]
         is_paid = self._reward_draws[:, t] < rewards
         rewards = np.where(self.mdps.bernoulli, is_paid, rewards)
+        # The next state is the first whose cumulative probability is above a uniform draw.
         cumulative = self._cumulative_transitions[rows, states, actions]  # [episode, next state]
         next_states = (cumulative > self._transition_draws[:, t, None]).argmax(-1)
         self._actions[:, t] = actions
@@ -217,7 +219,8 @@ class Interaction:
             len(agents) == n_episodes,
             f"choices must be one for each of {n_episodes} episodes, got {len(agents)}",
         )
-        # Without choices, as in a first round, no agent could explore itself.
+        # Agents that explore themselves have replaced their choices already. They cannot do so in a
+        # first round without choices.
         if self._agents_explore and choices is not None:
             return agents
         explores = self._explores[:, self.round]

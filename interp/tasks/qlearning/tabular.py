@@ -63,6 +63,8 @@ class QLearner:
         """
 
         def choose() -> _Choices:
+            """Return the greedy action in each episode, ``[episode]``."""
+            # Values at the current state, in the table before or after the last update.
             values = interaction.values_before if self.before_update else interaction.values
             if self.random_ties:
                 # Uniform numbers at tied actions, 0 elsewhere: the largest is at a random tied one.
