@@ -75,7 +75,7 @@ class SizedRound(RoundLayout):
         """
         from interp.model.library import name_supporting_models
 
-        unit = name.removeprefix("n_")
+        unit = name.removeprefix("n_")  # such as "states" for the size "n_states"
         serves = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
         nearest = min(max(size, low), high)
         raise InputError(

@@ -103,7 +103,7 @@ def _answer_by_score(scores: _Array, v: Values) -> _Array:
     sign = np.sign(scores[..., 0] - scores[..., 1])
     answer = np.zeros((*sign.shape, _count_nodes(v)))
     shares = np.stack([1 + sign, 1 - sign], -1) / 2  # (1, 0), (0, 1), or (1/2, 1/2) on ties
-    np.put_along_axis(answer, v["candidates"], shares, -1)
+    np.put_along_axis(answer, v["candidates"], shares, -1)  # at the two candidates' nodes
     return answer
 
 
@@ -115,7 +115,8 @@ def _predict_with(spread: float) -> Equation:
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
     def predict(v: Values) -> _Array:
-        answer = _answer_by_score(v["member"], v)
+        """Return the predicted distribution over nodes, ``[..., node]``."""
+        answer = _answer_by_score(v["member"], v)  # member: 1 for candidates that are reached
         if not spread:
             return answer
         reached = (v["reached"] > 0.5).astype(float)
@@ -179,6 +180,7 @@ def _make_search(
     """
 
     def frontier(v: Values) -> _Array:
+        """Return the nodes from which the round goes on, 1 or 0: the reached ones and the root."""
         reached = v["reached"]
         is_root = np.eye(reached.shape[-1], dtype=bool)[v["root"]]
         return np.where(is_root, 1.0, reached)
@@ -263,11 +265,14 @@ def undirected(spread: float = 0.0) -> Algorithm:
             reached, each of them gets half of the rest.
     """
 
+    # The list of edges is doubled: every edge, and then every edge reversed.
     def active(v: Values) -> _Array:
-        starts = np.concatenate([v["source"], v["target"]], -1)  # every edge, then reversed
+        """Return 1 for edges, in either direction, that start in the frontier; else 0."""
+        starts = np.concatenate([v["source"], v["target"]], -1)
         return _mark_active_edges(v, starts)
 
     def expand(v: Values) -> _Array:
+        """Return the set of reached nodes after the round, ``[..., node]``."""
         ends = np.concatenate([v["target"], v["source"]], -1)
         return _add_targets({**v, "target": ends})
 
@@ -290,7 +295,7 @@ def _visit_along_edge(v: Values, edge: _Array, moves: _Array) -> _Array:
     visits = v["started"]
     n_edges = v["target"].shape[-1]
     targets = np.broadcast_to(v["target"], (*edge.shape, n_edges))
-    node = _take_nodes(targets, edge[..., None])  # [..., 1]
+    node = _take_nodes(targets, edge[..., None])  # the node at the end of the edge, [..., 1]
     next_number = visits.max(-1, keepdims=True) + 1
     number = np.where(moves[..., None], next_number, _take_nodes(visits, node))
     after = visits.copy()
@@ -308,6 +313,8 @@ def _step_deeper(v: Values) -> _Array:
     # Numbers of the visits of each edge's source and target, [..., edge]; 0 if not visited.
     source_visit = _take_nodes(v["started"], v["source"])
     target_visit = _take_nodes(v["started"], v["target"])
+    # An edge can be taken if its source is visited and its target is not. The edge with the latest
+    # source is taken, the first in the list if there are several.
     rank = np.where(target_visit == 0, source_visit, 0)
     edge = rank.argmax(-1)
     return _visit_along_edge(v, edge, moves=rank.max(-1) > 0)
@@ -394,7 +401,8 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
-        return draw_by_number(seed, episodes.numbers, episodes.n_rounds)  # [episode, round]
+        """Return a uniform number for every round, ``[episode, round]``, which chooses the child."""
+        return draw_by_number(seed, episodes.numbers, episodes.n_rounds)
 
     return _make_path_search(
         "random_walk", "a random walk, a node a round", _step_randomly, spread, luck=luck
@@ -478,9 +486,10 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
     rule = _HEURISTICS[key]
 
     def predict(v: Values) -> _Array:
+        """Return the predicted distribution over nodes, ``[..., node]``."""
         edges = np.stack([v["source"], v["target"]], -1)
         matrix = graphs.adjacency(edges, _count_nodes(v))
-        scores = rule.score(matrix, v["root"])
+        scores = rule.score(matrix, v["root"])  # of each node, [..., node]
         return _answer_by_score(_take_nodes(scores, v["candidates"]), v)
 
     # All heuristics share the row heuristic.prediction of variables.csv.
@@ -494,6 +503,7 @@ def records() -> tuple[AlgorithmRecord, ...]:
     They are in order of preference: if several algorithms have a variable of the same name, the
     first one defines it. The first is breadth-first search, the correct algorithm.
     """
+    # Key, name in sentences, name in legends, and function.
     listed = [AlgorithmRecord("breadth_first", _BFS_NAME, "BFS", breadth_first)]
     for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops")):
         key, name = f"depth_limited_{n}", f"breadth-first search of {hops}"

@@ -93,10 +93,10 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
         ``kinds``: the root's index, ``[episode, round, 1]``.
     """
     n_nodes, by_round = episodes.n_nodes, episodes.by_round
-    matrix = graphs.adjacency(by_round("edges"), n_nodes)
+    matrix = graphs.adjacency(by_round("edges"), n_nodes)  # [episode, round, source, target]
     indicators = np.eye(n_nodes)
     roots = by_round("roots")
-    candidates = indicators[by_round("candidates")].sum(-2)
+    candidates = indicators[by_round("candidates")].sum(-2)  # 1 at both candidates
     degrees = [matrix.sum(-2), matrix.sum(-1)]  # in-degree, out-degree
     plain = np.concatenate([indicators[roots], candidates, *degrees], axis=-1)
     # The root's row of each adjacency matrix, [episode, round, node].
@@ -111,7 +111,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
     Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that activation sites of the
     model, such as the embedding at position ``r``, hold a variable of the algorithm, such as the
-    root. A control is a hypothesis about sites that cannot hold the variable.
+    root. Exchanging the activations should change the round's prediction or, with
+    ``outcome="state"``, the state after the round. A control is a hypothesis about sites that
+    cannot hold the variable.
 
     Args:
         machine: the model. If it has no layers, the hypotheses are about its whole state.
@@ -119,6 +121,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     model = Model(machine)
     if not model.has_layers:
         return Place("reached"), Place("reached", outcome="state")
+    # Positions: <w> is an attention sink, <z> the latent, c_1 and c_2 the candidates, p? where the
+    # model predicts, r the root, and w? where it writes the new latent.
     places = [
         Place("reached", ("latent@<z>",)),
         Place("member", ("resid_post[0]@c_1", "resid_post[0]@c_2")),
@@ -179,14 +183,14 @@ def _add_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     """Return the edges of round ``t``, ``[episode, edge, 2]``, with one of them replaced by an edge
     from the root to the wrong candidate.
 
-    If an edge is listed more than once, one of its copies is replaced; otherwise the edge whose
-    source is farthest from the root.
+    If an edge is listed more than once, one of its copies is replaced, so that the graph loses no
+    edge. Otherwise the edge is replaced whose source is farthest from the root.
     """
     edges = episodes.by_round("edges")[:, t].copy()
     # One number for each edge, equal for equal edges, [episode, edge].
     code = edges[..., 0] * episodes.n_nodes + edges[..., 1]
     is_repeated = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
-    distance = np.take_along_axis(episodes.distances, edges[..., 0], -1)
+    distance = np.take_along_axis(episodes.distances, edges[..., 0], -1)  # of each edge's source
     beyond_all = 2 * episodes.n_nodes  # more than any distance: repeated edges come first
     slot = np.where(is_repeated, beyond_all, distance).argmax(-1)
     roots = episodes.by_round("roots")[:, t]

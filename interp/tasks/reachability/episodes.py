@@ -144,7 +144,7 @@ class ReachabilityEpisodes(BaseEpisodes):
             values: the fields by name. ``n_rounds`` is a list with the number of rounds of each
                 episode. A mask ``missing`` marks further rounds, ``[episode, round]``.
         """
-        # [episode]
+        # Number of rounds of each episode, [episode].
         lengths = episode_array("n_rounds", values.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
         missing = np.arange(longest) >= lengths[:, None]  # [episode, round]
@@ -260,7 +260,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         arrays: dict[str, Any] = {}
         for name in _AXES_IF_EQUAL:
             nodes = getattr(self, name)
-            by_episode = nodes.reshape(len(self), -1)  # all other axes as one
+            by_episode = nodes.reshape(len(self), -1)  # [episode, all other axes together]
             renamed = np.take_along_axis(names, by_episode, 1)
             arrays[name] = renamed.reshape(nodes.shape)
         return replace(self, **arrays)
@@ -279,8 +279,9 @@ class ReachabilityEpisodes(BaseEpisodes):
         predictions = array_of("predictions", predictions)
         shape = predictions.shape
         n_episodes, n_nodes = len(self), self.n_nodes
+        # The first and the last axis are checked; there may be any number of rounds.
         require(
-            len(shape) == 3 and shape[::2] == (n_episodes, n_nodes),  # any number of rounds
+            len(shape) == 3 and shape[::2] == (n_episodes, n_nodes),
             f"predictions must be [episode, round, node] of {n_episodes} episodes and {n_nodes} nodes, got shape "
             f"{shape}",
         )
@@ -288,7 +289,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         # Probabilities of the two candidates, [episode, round].
         target = predictions[rows, :, self.targets]
         negative = predictions[rows, :, self.negatives]
-        return (1 + np.sign(target - negative)) / 2
+        return (1 + np.sign(target - negative)) / 2  # 1, 1/2 or 0
 
 
 @checked
@@ -309,6 +310,7 @@ def join_batches(parts: Sequence[ReachabilityEpisodes], regime: str) -> Reachabi
     arrays: dict[str, Any] = {"participants": None, "numbers": None}
     for name in _AXES_IF_EQUAL:
         arrays[name] = np.concatenate([getattr(part, name) for part in parts])
+    # `counted` is defined for all batches; `missing` may be None.
     arrays["missing"] = np.concatenate([~part.counted for part in parts])
     participants: list[Any] = [part.participants for part in parts]
     if all(names is not None for names in participants):

@@ -45,6 +45,7 @@ def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int6
     reached = np.eye(n_nodes, dtype=bool)[roots]
     steps = np.where(reached, 0, n_nodes)
     for step in range(1, n_nodes):
+        # Number of reached parents of each node.
         n_parents = einsum(reached.astype(np.float32), weights, "... i, ... i j -> ... j")
         is_new = (n_parents > 0) & ~reached
         if not is_new.any():

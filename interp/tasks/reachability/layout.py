@@ -97,11 +97,11 @@ class ReachabilityRound(SizedRound):
         self.require_fit(episodes)
         place, by_round = self.position, episodes.by_round
         first_node = self.token_ids["n_1"]
-        tokens = self.make_blank_tokens(
-            len(episodes), episodes.n_rounds
-        )  # [episode, round, position]
-        edges = first_node + torch.tensor(by_round("edges"))
+        # [episode, round, position]
+        tokens = self.make_blank_tokens(len(episodes), episodes.n_rounds)
+        edges = first_node + torch.tensor(by_round("edges"))  # [episode, round, edge, 2]
         start, stop = place("s_1"), place("c_1")
+        # An edge has the tokens of its source and target, and a mark "e" if the layout has marks.
         if self.marks:
             tokens[..., start:stop:3] = edges[..., 0]
             tokens[..., start + 1 : stop : 3] = edges[..., 1]

@@ -140,7 +140,7 @@ def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _D
     """
     length = min(n_nodes - 1, n_edges)
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
-    earlier = (rng.random(later.shape) * later).astype(np.int64)
+    earlier = (rng.random(later.shape) * later).astype(np.int64)  # uniform from 0 to later - 1
     edges_back = np.stack([later, earlier], -1)
     edges = np.concatenate([_make_path(0, length, n_graphs), edges_back], 1)
     roots = np.zeros(n_graphs, np.int64)
@@ -322,7 +322,7 @@ def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
     # A root is the source of the first edge or, in some graphs, a node without outgoing edges.
     wants_edges = rng.random(n_graphs) > _SHARE_WITHOUT_EDGES
     has_edges = wants_edges | ~is_sink.any(1)
-    # The largest of random numbers at the sinks.
+    # A random sink: the one with the largest random number.
     random_sinks = (is_sink * rng.random((n_graphs, n_nodes))).argmax(1)
     first_sources = edges[:, 0, 0]
     roots = np.where(has_edges, first_sources, random_sinks)
@@ -341,6 +341,7 @@ def _draw_stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
         n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
     length = min(4, n_nodes - 3, n_edges)  # edges of the chain, which has nodes 2, 3, ...
+    # The list has few different edges, each repeated about six times.
     n_others = max(n_edges // _MEAN_REPEATS - length, 0)
     others = rng.integers(2, n_nodes, (n_graphs, n_others, 2))
     different_edges = np.concatenate([_make_path(2, length, n_graphs), others], 1)
@@ -496,6 +497,7 @@ def _draw_depths(
     batches: list[_Drawn] = []
     n_slow = 0
     while n_missing := sum(wanted.values()):
+        # More graphs than are needed, since not all have a target at a depth that is needed.
         n_grown = min(_MOST_AT_ONCE, max(64, 3 * n_missing))
         grown = _grow_graphs(rng, n_grown, *sizes)
         new_batches = _select_depths(record, rng, grown, n_nodes=sizes[0], wanted=wanted)
