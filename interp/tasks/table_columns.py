@@ -123,7 +123,8 @@ def choose_columns(
             continue
         if not names and role not in optional:
             takes_all = role in lists and role not in _MAY_HAVE_NO_COLUMN
-            # A list takes columns named for other roles, too: the conflict is refused below.
+            # A role with a list of columns also takes columns that the user named for a later role.
+            # The conflict is refused below, so that no column is left out of the list silently.
             with_role = by_role if takes_all else {**named_columns, **by_role}
             names = _guess_columns(table, role, takes_all, used=_collect_names(with_role))
             guessed.add(role)
@@ -208,11 +209,11 @@ def _guess_columns(
     """
     unused_names = [name for name in table.names if name not in used]
     matches: list[str] = []
-    for pattern in _SPELLINGS[role]:
+    for pattern in _SPELLINGS[role]:  # the most usual spelling first
         matches += [name for name in unused_names if re.fullmatch(pattern, normalize_name(name))]
-    if role == "reward":
+    if role == "reward":  # one column, or a column of gains and one of losses
         return tuple(matches[:1]) or _find_gain_and_loss(unused_names)
-    if role == "session" or takes_all:
+    if role == "session" or takes_all:  # a session may be named by several columns together
         return tuple(matches)
     if role in ("choice", "action"):  # "response" may also be the name of reaction times
         plausible = [name for name in matches if not is_measurement_like(table.cells[name])]
@@ -241,7 +242,8 @@ def is_measurement_like(cells: pd.Series | pd.DataFrame) -> bool:
     conditions holds: some value has a fraction, all values are at least 100, or there are more than
     20 different values.
     """
-    if isinstance(cells, pd.DataFrame):  # a name that stands twice; refused where it is used
+    # Two columns with the same name, which are refused where they are used.
+    if isinstance(cells, pd.DataFrame):
         return False
     labels = cells.dropna().unique()
     numbers = pd.to_numeric(pd.Series(labels), errors="coerce")

@@ -179,7 +179,7 @@ def _read_zip(path: Path) -> bytes:
         f"{str(path)!r} is a workbook of a spreadsheet; save it as CSV in UTF-8",
     )
     samples = [name for name in names if fnmatch(name, "samples/*.json")]
-    if samples:  # a log of Inspect
+    if samples:  # a log of Inspect, with a JSON object in each of these files
         return b'{"samples": [%s]}' % b",".join(_read_members(path, archive, samples))
     listed = ", ".join(names[:5]) or "nothing"
     require(
@@ -239,7 +239,8 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]
         return content.decode("utf-32"), "UTF-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16"), "UTF-16"
-    # Without a mark at the beginning, UTF-16 shows in its zeros: every second byte of plain letters.
+    # UTF-16 without a mark at the beginning is recognised by its zeros: every second byte is 0, if
+    # letters are plain.
     head = content[:2000]
     n_zeros = head.count(0)
     if n_zeros > len(head) // 4:
@@ -295,18 +296,19 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
             f"{str(path)!r} is no table ({reason}); give a table with a header and a row a trial"
         )
         raise InputError(wrong) from None
-    # A quoted cell may contain line breaks, so that a row has several lines.
+    # The index gets the number of the line at which each row begins. A quoted cell may contain line
+    # breaks, so that a row has several lines.
     n_lines = cells.apply(lambda column: column.str.count("\n")).sum(axis=1) + 1
-    first_lines = n_lines.cumsum() - n_lines
+    first_lines = n_lines.cumsum() - n_lines  # indices into `lines`
     cells.index = [lines[i][0] for i in first_lines]
-    # Cells that a row lacks are at its end, and "".
+    # A row with fewer fields than the header has "" in its last columns.
     is_short = cells.iloc[:, -1] == ""
     if separator == _BLANKS_PATTERN and is_short.any():
         raise InputError(
             f"line {is_short.idxmax()} of {str(path)!r} has fewer fields than the header has names; blanks separate "
             "fields, so an empty cell cannot be seen: write a word such as NA in it, or separate fields by commas"
         )
-    return cells.set_axis(cells.iloc[0], axis=1).iloc[1:]
+    return cells.set_axis(cells.iloc[0], axis=1).iloc[1:]  # the first row is the header
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
@@ -347,7 +349,7 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
     line_numbers: list[int] = []
     as_written: dict[str, Any] = {"parse_float": str, "parse_int": str, "parse_constant": str}
     try:
-        whole = json_in(text, **as_written)
+        whole = json_in(text, **as_written)  # None if the text is not one JSON value
         if isinstance(whole, dict) and isinstance(whole.get("samples"), list):
             whole = [_read_sample(sample) for sample in whole["samples"]]
         if isinstance(whole, list):

@@ -313,8 +313,9 @@ class TrialTable:
         """Return the numbers in the column called ``name``, NaN for empty cells and codes of missed
         trials; refuse other texts.
         """
+        # A code such as "0" may be of another column, and be an ordinary number in this one.
         codes = [code for code in self.options.codes if _is_code_of_numbers(code)]
-        cells = _mask_codes(self.cells[name], codes)
+        cells = _mask_codes(self.cells[name], codes)  # NaN in place of codes
         values = parse_numbers(self.file, name, cells, self.options.decimal)
         self.refuse_rows(
             values.isna() & cells.notna(),
@@ -337,6 +338,7 @@ class TrialTable:
         words = self.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_YES_WORDS | _NO_WORDS)
         self.refuse_rows(wrong, name, "must be yes or no, 1 or 0")
+        # "yes" in a column called "free" means that the trial is not forced.
         has_words = words.isin(["forced", "free"]).any()
         if re.match("(is)?free", normalize_name(name)) and not has_words:
             self.remarks.append(
@@ -400,9 +402,8 @@ class TrialTable:
             f"{place} must hold two {kind}s or more, got {str(labels)[:80]}; name another column",
         )
         number_of_label = {label: i for i, label in enumerate(labels)}
-        # For the report, which counts the trials with each label. The first frame has what happened
-        # (choices, states); others have offers or next states,
-        # which would count the same trials again.
+        # For the report, which counts the trials with each label. The first frame has choices or
+        # states. The others, with offers or next states, would count the same trials again.
         self._labels_and_cells[kind] = labels, frames[0]
         coded = [frame.apply(lambda cells: cells.map(number_of_label)) for frame in frames]
         return coded, tuple(labels)
@@ -528,6 +529,7 @@ class TrialTable:
         present = values.dropna()
         for value in present.unique():
             others = present[present != value]
+            # Only numbers such as 99 and -999 are usual codes.
             if others.empty or not _NINES.fullmatch(f"{value:g}"):
                 continue
             largest = others.abs().max()
@@ -557,7 +559,7 @@ class TrialTable:
         for who, rows in keys.groupby("who", sort=False):
             parts = self._split_sessions(rows)
             n_labels = rows["session"].nunique()
-            n_returned += len(parts) - n_labels
+            n_returned += len(parts) - n_labels  # each return of a label begins a new session
             sessions += [(str(who), part.index) for part in parts]
         if n_returned:
             names = " and ".join(map(repr, self.columns.by_role["session"]))
@@ -609,6 +611,7 @@ class TrialTable:
         cells = self._read_filled(name)
         values = parse_numbers(self.file, name, cells, self.options.decimal)
         remedy = f"; or give order={NONE} if the rows are in order"
+        # Every row must have an order number: texts and empty cells are NaN here.
         self.refuse_rows(
             ~np.isfinite(values),
             name,
@@ -638,13 +641,14 @@ class TrialTable:
         if rows["order"].is_unique:
             return _split_runs(rows.sort_values("order", kind="stable"))
         by_label = [part for _, part in rows.groupby("session", sort=False)]
-        by_run = _split_runs(rows)
+        by_run = _split_runs(rows)  # runs of consecutive rows with the same label
+        # A run of one to three rows is no session: it may be a row that is in the table twice.
         if min(map(len, by_run)) < _SHORTEST_SESSION:
             by_run = by_label
         for parts in (by_label, by_run):
             if all(part["order"].is_unique for part in parts):
                 return [part.sort_values("order", kind="stable") for part in parts]
-        self._refuse_repeats(rows)  # always raises here
+        self._refuse_repeats(rows)  # raises, since an order number repeats within a label
         return []
 
     def _refuse_repeats(self, rows: pd.DataFrame) -> None:
@@ -656,9 +660,10 @@ class TrialTable:
         """
         trial_keys = ["session", "order"]
         hint = ""
-        for column in reversed(self.columns.unused):  # so that the first such column is named
+        # The hint names the first unused column with which no rows are equal. It may be the column
+        # of sessions.
+        for column in reversed(self.columns.unused):
             with_column = rows[trial_keys].assign(more=self.cells[column])
-            # A column that tells the repeated rows apart may be that of sessions.
             if not with_column.duplicated().any():
                 hint = f", such as {column!r},"
         repeated = rows.index[rows.duplicated(trial_keys)]
@@ -721,7 +726,7 @@ class TrialTable:
         }
         remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])  # each one once
         table = self.text_table
-        n_missed = int((~counted[rows]).sum())
+        n_missed = int((~counted[rows]).sum())  # of the rows of sessions that are used
         return TrialsRead(
             file=table.path.name,
             encoding=table.encoding,
@@ -740,7 +745,7 @@ class TrialTable:
         """Add a remark for the user if there is an even number of every row, as in a table that was
         appended to itself; or if a few rows are copies, in a table whose rows differ otherwise.
         """
-        n_of_row = self.cells.value_counts(dropna=False)
+        n_of_row = self.cells.value_counts(dropna=False)  # how often each different row occurs
         if len(n_of_row) >= _FEWEST_DIFFERENT_ROWS and (n_of_row % 2 == 0).all():
             self.remarks.append(
                 "Each row is equal to another one: if trials are in the table twice, delete one of each; each counts "
@@ -857,7 +862,8 @@ def parse_numbers(file: str, name: str, cells: pd.Series, decimal: str | None) -
     if decimal is None and _has_decimal_commas(file, name, texts):
         decimal = ","
     thousands = "." if decimal == "," else ","
-    # A separator of thousands becomes a letter, with which the text is no number.
+    # A separator of thousands is replaced by a letter, so that the text is no number and becomes
+    # NaN. A decimal comma is replaced by a point.
     values = {text: _parse_number(text.replace(thousands, "x").replace(",", ".")) for text in texts}
     return cells.map(values).astype(float)
 
@@ -874,6 +880,7 @@ def _has_decimal_commas(file: str, name: str, texts: Sequence[str]) -> bool:
     with_comma = [text for text in texts if re.fullmatch(r"[+-]?\d*,\d+", text)]
     if not with_comma:
         return False
+    # 1,234 may be a thousand; 0,123 and 1,23 are not. Points in other cells are unclear, too.
     all_may_be_thousands = all(
         re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", text) for text in with_comma
     )
@@ -1006,7 +1013,7 @@ def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, i
     """
     ordered = sorted(numbers, key=numbers.__getitem__)
     values = [numbers[label] for label in ordered]
-    if values == [-1, 0, 1]:  # two arms, and the code is -1 or 0
+    if values == [-1, 0, 1]:  # two arms and a code: the arms are 0 and 1, or -1 and 1
         return min(ordered[:2], key=counts.__getitem__)
     negative = [label for label in ordered if numbers[label] < 0]
     with_fraction = [label for label in ordered if numbers[label] % 1]
@@ -1050,11 +1057,11 @@ def _measure_mean_run(cells: pd.Series, people: pd.Series) -> float:
         people: the participant of each row.
     """
     labels = cells.fillna("")
-    is_first = people != people.shift()
-    starts = is_first | (labels != labels.shift())
-    if starts.sum() == is_first.sum():
+    is_first = people != people.shift()  # the first row of a participant
+    starts_run = is_first | (labels != labels.shift())
+    if starts_run.sum() == is_first.sum():  # one run per participant
         return 0.0
-    return float(len(labels) / starts.sum())
+    return float(len(labels) / starts_run.sum())
 
 
 def _describe_counting(cells: pd.Series, people: pd.Series) -> str:
@@ -1076,6 +1083,7 @@ def _describe_counting(cells: pd.Series, people: pd.Series) -> str:
         return ""
     if (changes_if_sorted == 1).all():
         return "up"
+    # A count rises by 1, and falls where it begins anew.
     restarts = changes[changes != 1]
     are_few = len(restarts) <= 0.2 * len(changes)
     return "restarts" if are_few and (restarts < 0).all() else ""
