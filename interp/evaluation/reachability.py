@@ -169,15 +169,15 @@ def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
         rounds kept, and one of the new nodes.
         """
         reached = read(latents) > 0.5  # [episode, node]
-        kept = memory.get("kept", torch.zeros_like(reached))
+        kept_nodes = memory.get("kept", torch.zeros_like(reached))
         # In the first call, the root is one of the new nodes, and may be drawn.
-        new = reached & ~kept
+        new = reached & ~kept_nodes
         random_keys = torch.rand(new.shape, generator=generator).to(latents.device)
         # The new node with the largest random number. Without new nodes it is node 0, which the
         # mask below removes.
         drawn = random_keys.masked_fill(~new, -1.0).argmax(-1)
         is_drawn = torch.nn.functional.one_hot(drawn, new.shape[-1]).bool()
-        memory["kept"] = kept | (is_drawn & new)
+        memory["kept"] = kept_nodes | (is_drawn & new)
         return write(latents, memory["kept"].to(latents.dtype))
 
     return _LATENTS_HOOK, keep_one
