@@ -710,7 +710,7 @@ def _select_usable_copies(
     """
     usable = []
     for activations, targets_of_copy in copies:
-        missing = (targets_of_copy or targets)[0].missing
+        missing = (targets_of_copy or targets)[0].missing  # equal in all targets
         x = _read_copy(activations, missing)
         require(
             targets_of_copy is not None or x.shape == shape,
@@ -739,8 +739,8 @@ def _warn_of_few_recordings(
     if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
         return ""
     return (
-        f"there are only {n_episodes} episodes; all that can be read of an untrained copy shows from "
-        f"{PLATEAU} episodes on, so that the control may be too weak"
+        f"there are only {n_episodes} episodes; a probe needs {PLATEAU} to decode all that an untrained "
+        "copy contains, so that this control may be too weak"
     )
 
 

@@ -240,22 +240,20 @@ class ProbeResult(Measured):
         """
         measure = self.measure
         # A claim is, for example, "A linear probe reads the log-weights from the latents".
-        subject, _, rest = measure.claim.partition(" reads ")
+        subject, _, target_from_site = measure.claim.partition(" reads ")
         model = f" of {self.settings['model']}" if "model" in self.settings else ""
         number = f"{measure.unit} {measure.number.estimate:.3g}"
         strongest = measure.strongest
         if strongest:
             of_control = measure.controls[strongest].number
             number += f"; {strongest} {of_control:.3g}"
-        read = f"{rest}{model} ({number})"
+        what_is_read = f"{target_from_site}{model} ({number})"
         if measure.verdict == "yes":
-            return f"{subject} reads {read}."
+            return f"{subject} reads {what_is_read}."
         if measure.verdict == "no":
-            return f"{subject} does not read {read}."
+            return f"{subject} does not read {what_is_read}."
         lowercase_subject = f"a{subject[1:]}"  # "A linear probe" in the middle of a sentence
-        return (
-            f"It is {measure.verdict} whether {lowercase_subject} reads {read}: {measure.reason}."
-        )
+        return f"It is {measure.verdict} whether {lowercase_subject} reads {what_is_read}: {measure.reason}."
 
     @property
     def metric(self) -> str:

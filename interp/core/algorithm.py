@@ -200,6 +200,7 @@ class Variable:
         """
         is_computed = self.role == "round"
         has_equation = self.equation is not None
+        # An input or a state has no equation, and so reads no parents.
         fits = has_equation == is_computed and (is_computed or not self.parents)
         require(
             fits,
@@ -1055,8 +1056,9 @@ def algorithm_builder(
     ) -> Algorithm:
         """Return an algorithm of the task; :func:`algorithm_builder` describes the arguments."""
         inputs = {**read, **more}  # key of an input -> function that reads it from episodes
+        table_key = key if rows is None else rows
         # Inputs come first, with None for an equation, since equations may read them.
-        variables = table(key if rows is None else rows, {**dict.fromkeys(inputs), **equations})
+        variables = table(table_key, {**dict.fromkeys(inputs), **equations})
 
         def read_inputs(episodes: Any) -> dict[str, NDArray[Any]]:
             """Return the inputs of every round by key, ``[episode, round, ...]``."""

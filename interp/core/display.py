@@ -170,7 +170,7 @@ def _list_full_names(key: object) -> list[str]:
     adapted_name = ".".join(["points", *map(str, parts)])  # as interp.adapt names points
     if len(parts) > 3:  # get_act_name takes at most three
         return [adapted_name]
-    return [get_act_name(*parts), adapted_name]
+    return [get_act_name(*parts), adapted_name]  # first the name in a transformer
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:

@@ -444,7 +444,7 @@ class BaseEpisodes:
         for name in ("n_experts", "n_states", "n_actions", "n_arms", "n_nodes", "n_edges"):
             size = getattr(self, name, None)
             if size is not None:
-                parts.append(f"{size} {name[2:]}")
+                parts.append(f"{size} {name[2:]}")  # without "n_"
         regime = getattr(self, "regime", None)
         if regime is not None:
             parts.append(f"{regime} regime")

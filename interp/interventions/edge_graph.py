@@ -449,7 +449,7 @@ def make_shift_hooks(
             activation: ``[row, pos, d_model]`` for an MLP, else ``[row, pos, head, ...]``.
             hook: the hook point, whose name says what the activation is.
         """
-        change = sum_shifts(destinations)
+        change = sum_shifts(destinations)  # [destination, row, pos, d_model]
         if activation.ndim < 4:  # an MLP: one destination, without an axis of heads
             return activation + change[0]
         name = hook.name  # such as "blocks.1.attn.hook_q"

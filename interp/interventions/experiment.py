@@ -832,7 +832,8 @@ def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode roun
             fed = source.fed if isinstance(source, Rollout) else source
             if isinstance(fed, EncodedRounds) and fed.missing is not None:
                 acting_rounds = edit.list_acting_rounds(base.n_rounds)
-                copied = [t, *(u for u in later if u in acting_rounds)]
+                # Rounds that this edit copies, up to the one that is read.
+                copied = [t, *(later_t for later_t in later if later_t in acting_rounds)]
                 missing = missing | fed.missing[:, copied].any(1)
         require(
             not missing.all(),

@@ -162,10 +162,9 @@ class InterchangeResult(Result):
             )
         places = " + ".join(self.places)
         chance = self.unpatched[informative].mean()
-        accuracy = f"{self.iia_informative:.0%} of the pairs in which that differs"
         return (
-            f"With {variable} set at {places}, the {self.outcome} is the algorithm's in {accuracy} "
-            f"({chance:.0%} without)."
+            f"With {variable} set at {places}, the {self.outcome} is the algorithm's in "
+            f"{self.iia_informative:.0%} of the pairs in which that differs ({chance:.0%} without)."
         )
 
     def _draw(self, figures: Any) -> Any:

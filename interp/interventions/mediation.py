@@ -268,6 +268,7 @@ def _can_affect(start: _Time, start_span: _Span, end: _Time, end_span: _Span) ->
     # (Layer -1 is before the first: its activations are read by the attention of layer 0.)
     attention_layer = max(layer, 0) if is_before_attention else layer + 1
     has_later_position = start_span[0] < end_span[1]
+    # The second activation must be that layer's attention scores, or come after them.
     return has_later_position and (attention_layer, _ORDER_IN_LAYER["scores"]) <= end
 
 

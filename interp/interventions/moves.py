@@ -566,19 +566,19 @@ class Transition:
             variable's step size.
         """
         goal = self.goal(algorithm)
-        missed: Any = 0.0
-        varied: Any = 0.0
+        squared_errors: Any = 0.0
+        squared_deviations: Any = 0.0
         for key in self.shapes:
             steps = flatten_elements(goal[key] - self.before[key])  # [episode, round, element]
             step_size = float(np.sqrt((steps**2).mean())) or 1.0  # no step: any unit, not 0 / 0
             error = flatten_elements((self.after[key] - goal[key]) / step_size)
             deviation = (steps - steps.mean(0)) / step_size
             n = len(steps)
-            missed = missed + (error**2).sum(-1)
+            squared_errors = squared_errors + (error**2).sum(-1)
             squares = (deviation**2).sum(-1)
             # Bessel's correction: squares about the mean of n episodes are too small by (n - 1) / n.
-            varied = varied + squares * n / max(n - 1, 1)
-        return missed, varied
+            squared_deviations = squared_deviations + squares * n / max(n - 1, 1)
+        return squared_errors, squared_deviations
 
     def under(self, algorithm: Algorithm) -> StepResult:
         """Compare the change of the decoded state with the update that an algorithm makes from the

@@ -373,18 +373,20 @@ class PatchingResult(Result):
         verb, run_name = "restores", "clean"
         if self.direction == "noising":
             verb, run_name = "carries over", "corrupted"
-        counted = self.settings["counted"]
-        of_sites = f"of {len(self.sites)} sites"
+        counted = self.settings["counted"]  # how many episodes have these rounds; "" if all
+        sites = f"{len(self.sites)} sites"
         if counted:
-            of_sites += f" ({counted})"
-        of_run = f"of the {name} of the {run_name} run"
+            sites += f" ({counted})"
         site, share = self.best
-        patching = f"Patching round {self.round}"
         if share <= _MIN_RESTORED_SHARE:
             return (
-                f"{patching}: none {of_sites} {verb} more than {_MIN_RESTORED_SHARE:.0%} {of_run}."
+                f"Patching round {self.round}: none of {sites} {verb} more than "
+                f"{_MIN_RESTORED_SHARE:.0%} of the {name} of the {run_name} run."
             )
-        return f"{patching} at {site} {verb} {share:.0%} {of_run}, the most {of_sites}."
+        return (
+            f"Patching round {self.round} at {site} {verb} {share:.0%} of the {name} of the "
+            f"{run_name} run, the most of {sites}."
+        )
 
 
 def _name_row(site: Site) -> str:

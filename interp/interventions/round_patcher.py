@@ -223,7 +223,7 @@ class RoundPatcher:
             resid, order = self._run_layers(model, patches, starts)
             ordered = [indices[i] for i in order]
             if not self.update:
-                # Without the update, the window ends with the position of the prediction.
+                # Without the update, the prediction's position is the last that was run.
                 outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
                 prediction = model.read_prediction(outcomes, layout.n_positions)
                 latents = tile(self.run.latents[:, self.round + 1], n)

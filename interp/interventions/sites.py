@@ -272,7 +272,7 @@ class Site:
             raise unknown_name("position label", position, labels, limit=40)
         rows: set[int] = set()
         for channel in position.split("+"):
-            # Rows of a channel are labelled by its name, or "NAME_0", "NAME_1", ...
+            # A channel's rows are labelled by its name, or "NAME_1", "NAME_2", ... if it has several.
             pattern = re.compile(rf"{re.escape(channel)}(_\d+)?")
             rows_of_channel = {i for i, label in enumerate(labels) if pattern.fullmatch(label)}
             if not rows_of_channel:

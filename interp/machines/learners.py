@@ -121,10 +121,8 @@ def learner(
             None.
     """
     require_known("kind of learner", kind, list(KINDS))
-    require(
-        integer("n_layers", n_layers, least=1, most=100) == 1 or kind != "loop",
-        "a loop has one block: n_layers must be 1",
-    )
+    n_layers = integer("n_layers", n_layers, least=1, most=100)
+    require(kind != "loop" or n_layers == 1, "a loop has one block: n_layers must be 1")
     encoder = Said(layout_for(task, sizes))  # encodes a round as a vector of numbers
     checked_width = integer("width", width, least=1, most=4096)
     machine: AdaptedMachine = KINDS[kind](encoder, checked_width, n_layers, n_rounds)

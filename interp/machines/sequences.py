@@ -302,12 +302,12 @@ class _Cached:
         """
         copied = copy.deepcopy(model).eval()
         weight = next(copied.parameters())
-        inputs = weight.new_zeros(2, n_inputs, model.config.hidden_size)
+        one_input = weight.new_zeros(2, 1, model.config.hidden_size)  # [batch, input, width]
         with convert_errors(f"a pass of {type(model).__name__}"), torch.no_grad():
-            output = copied(inputs_embeds=inputs[:, :1], use_cache=True)
+            output = copied(inputs_embeds=one_input, use_cache=True)
             for _ in range(n_inputs - 1):
                 cache = {self.argument: output.get(self.argument)}
-                output = copied(inputs_embeds=inputs[:, :1], use_cache=True, **cache)
+                output = copied(inputs_embeds=one_input, use_cache=True, **cache)
         return output.get(self.argument)
 
     def run(self, model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:

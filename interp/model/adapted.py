@@ -553,6 +553,7 @@ class AdaptedMachine(HookedMachine):
         or that are smaller than .0005 of the largest output.
         """
         step: Any = self.one_step
+        # Where the step is defined, such as "my_models.step"; for an object, where its class is.
         name = getattr(step, "__qualname__", type(step).__qualname__)
         code = f"{getattr(step, '__module__', '')}.{name}"
         layout = self.layout.to_dict()
@@ -598,8 +599,11 @@ class AdaptedMachine(HookedMachine):
         return str(texts)
 
     def _run_digest_rounds(self, reads: OutsideReads | None) -> list[Tensor]:
-        """Return the prediction of each round of two episodes, flattened, followed by the mean
-        absolute carried state after it, ``[episode]``.
+        """Run a few rounds of two episodes. Return two tensors for each round: the predictions,
+        flattened, and the mean absolute carried state after the round, ``[episode]``.
+
+        Args:
+            reads: records weights that are read from outside of the model; None to record nothing.
         """
         task = catalog.get(self.layout.task)
         episodes = task.sample_for(self, n_episodes=2, n_rounds=2, seed=0)

@@ -222,7 +222,7 @@ def _write_files(
     """
     weights = staging / "model.safetensors"
     save_file(tensors, weights)
-    weights.chmod(0o644)
+    weights.chmod(0o644)  # safetensors makes files that only their owner can read
     description = {**description, "sha256": _hash_file(weights)}
     write_json(staging / "config.json", {**description, "digest": digest_of(description)})
     if card is not None:

@@ -251,7 +251,7 @@ class HookedMachine(HookedRootModule):
             argument: "fwd_hooks" or "bwd_hooks", for the error message.
             pairs: pairs of a filter (a name or predicate of hook points) and a hook function.
         """
-        listed = convert_value(Sequence[Any], pairs)
+        listed = convert_value(Sequence[Any], pairs)  # MISFIT if it is no sequence
         are_pairs = listed is not MISFIT and all(map(_is_hook, listed))
         require(
             are_pairs,

@@ -119,7 +119,7 @@ def _check_layout(task: Task, layout: Any) -> None:
     )
     n_latents = _call("n_latents", getattr, layout, "n_latents")
     n_between = layout.predict_position - 1  # positions between the first and this one
-    converted = convert_value(int, n_latents)
+    converted = convert_value(int, n_latents)  # a mark that is in no range if it is no integer
     _require(
         converted in range(1, n_between + 1),
         f"n_latents must be 1 to {n_between}, the positions between the first and {layout.predict_label!r}, "
