@@ -661,7 +661,7 @@ class TrialTable:
         trial_keys = ["session", "order"]
         hint = ""
         # The hint names the first unused column with which no rows are equal. It may be the column
-        # of sessions.
+        # of sessions. From the last column to the first, so that the first one's hint remains.
         for column in reversed(self.columns.unused):
             with_column = rows[trial_keys].assign(more=self.cells[column])
             if not with_column.duplicated().any():

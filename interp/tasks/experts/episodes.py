@@ -198,7 +198,7 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
     named, options = split_options(columns)
     table = open_trials(path, ("advice", "outcome"), named, options, lists=("advice", "session"))
     rounds = code_rounds(table)
-    sessions = rounds.sessions
+    sessions = rounds.sessions  # pairs of a participant and the index of the session's rows
     return ExpertEpisodes.of(
         advice=table.split_by_session(sessions, rounds.advice),
         labels=table.split_by_session(sessions, rounds.truth),

@@ -396,7 +396,7 @@ def draw_from_regime(
     if regime.build is not None:
         built = regime.build(n_states, n_actions)
         return built.select(np.zeros(n, np.int64))
-    kinds = regime.cells
+    kinds = regime.cells  # pairs of a reward family and a concentration of transitions
     n_kinds = len(kinds)
     # The first shuffle decides which kinds occur once more than others if n is no multiple of their
     # number. The second decides which MDP is of which kind.

@@ -111,5 +111,7 @@ class ReachabilityRound(SizedRound):
         # The candidates, c_1 and c_2, follow the edges.
         tokens[..., stop : stop + 2] = first_node + torch.tensor(by_round("candidates"))
         tokens[..., place("r")] = first_node + torch.tensor(by_round("roots"))
-        no_values = torch.zeros(tokens.shape)
-        return EncodedRounds(tokens, no_values, slots=torch.zeros_like(tokens[..., 0]))
+        no_values = torch.zeros(tokens.shape)  # no token of this task has a number
+        # The index of the latent that each round updates: there is only one latent, 0.
+        updated_latents = torch.zeros_like(tokens[..., 0])
+        return EncodedRounds(tokens, no_values, slots=updated_latents)
