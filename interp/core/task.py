@@ -377,14 +377,16 @@ class BaseEpisodes:
         Args:
             values: values of the fields by name.
         """
-        names = [known.name for known in fields(cls)]
+        names = [data_field.name for data_field in fields(cls)]
         for name in values:
             require_known(f"field of {cls.__name__}", name, names)
         absent = []
-        for known in fields(cls):
-            has_default = known.default is not MISSING or known.default_factory is not MISSING
-            if known.name not in values and not has_default:
-                absent.append(known.name)
+        for data_field in fields(cls):
+            has_default = (
+                data_field.default is not MISSING or data_field.default_factory is not MISSING
+            )
+            if data_field.name not in values and not has_default:
+                absent.append(data_field.name)
         absent_names = ", ".join(absent)
         require(
             not absent,
@@ -400,12 +402,12 @@ class BaseEpisodes:
         """
         chosen = chosen_indices(indices, len(self))
         selected: dict[str, Any] = {}
-        for known in fields(self):
-            value = getattr(self, known.name)
+        for data_field in fields(self):
+            value = getattr(self, data_field.name)
             if isinstance(value, np.ndarray):
-                selected[known.name] = value[chosen]
+                selected[data_field.name] = value[chosen]
             elif hasattr(value, "select"):
-                selected[known.name] = value.select(chosen)
+                selected[data_field.name] = value.select(chosen)
         return replace(self, **selected)
 
     def first(self, n_rounds: int) -> Self:

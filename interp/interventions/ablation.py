@@ -399,7 +399,8 @@ def _remove_random_sets(
     edges = [edge for edge in graph.edges if keep[edge]]
     differences: list[float] = []
     # Edge -> largest change by its removal, over the sets; empty if minimality is not measured.
-    largest_change = dict.fromkeys(edges if minimality else (), 0.0)
+    measured_edges = edges if minimality else []
+    largest_change = dict.fromkeys(measured_edges, 0.0)
     for removed in _draw_sets(edges, n_sets, seed):
         circuit, model = keep.copy(), graph.mask()
         for edge in removed:

@@ -60,8 +60,10 @@ def can_run_plainly(
     # The quicker form overwrites tensors that a gradient would need.
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
+    # Autocast computes products at half precision; sums in place would keep that precision.
     if torch.is_autocast_enabled(runtime.device.type):
         return False
+    # Hooks on all modules of the process would not be called.
     if nn.modules.module._has_any_global_hook():
         return False
     if any(getattr(runtime, flag) for flag in _FLAGS_OF_HOOKS):
