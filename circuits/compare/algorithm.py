@@ -334,7 +334,7 @@ def explain(
     require(candidates, "no family of algorithms to ask; give families=None for all of the task's")
     scores = _score_families(subject, task, sets, candidates.values())
     part = _choose_family(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
-    if part.family is None:
+    if part.family is None:  # not even the closest family explains the predictions
         return part
     # The family explains the predictions on average; three tests can still rule it out.
     algorithm = part.algorithm
@@ -463,16 +463,17 @@ def _compute_errors_and_slopes(
         Errors ``[episode, round, outcome]``, where the scored rounds of all batches are
         concatenated; derivatives ``[episode, round, outcome, change]``; the names of the changes.
     """
-    missed, slopes, names = [], [], list[str]()
+    errors, slopes, names = [], [], list[str]()
     for episodes in batches:
-        p = checked_distributions(predict(episodes), episodes)
+        p = checked_distributions(predict(episodes), episodes)  # the model's predictions
         q, slopes_of_batch, names = _differentiate_by_update(algorithm, episodes)
-        # An outcome of small probability p has about the variance p. The sum of both predictions
-        # weighs an error in either alike; a factor of all errors does not matter.
+        # The variance of an outcome is p (1 - p): about p if p is small. Model (p) and algorithm (q)
+        # count equally in p + q. The missing factor 1/2 does not matter: only ratios of errors are
+        # used.
         deviation = np.sqrt(p + q + _LEAST_VARIANCE)
-        missed.append((p - q) / deviation)
+        errors.append((p - q) / deviation)
         slopes.append(slopes_of_batch / deviation[..., None])
-    return np.concatenate(missed, 1), np.concatenate(slopes, 1), names
+    return np.concatenate(errors, 1), np.concatenate(slopes, 1), names
 
 
 def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
@@ -490,17 +491,18 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
     additions: dict[str, Array] = {}  # [change, episode, round, ...] by state variable
     names: list[str] = []  # of the changes, the same for all variables
     for key in algorithm.state:
-        has_elements = values[key].ndim > 2
+        has_elements = values[key].ndim > 2  # axes after [episode, round]
         if has_elements and algorithm.variable(key).kind == "real":
+            # The key with the prefix NEXT is that of the updated variable, after the round.
             directions = _list_directions(values[key], values[NEXT + key], inputs)
             additions[key] = _DERIVATIVE_STEP * np.stack(list(directions.values()))
             names = list(directions)
     n_copies = max(len(names), 1)  # without real-valued state, one copy that does not change
-    # One copy of the algorithm for each change, along axis 0.
+    # One copy of the algorithm for each change, along axis 0; all start from the state of round 0.
     start = {key: np.repeat(values[key][None, :, 0], n_copies, 0) for key in algorithm.state}
     copied_inputs = {key: np.broadcast_to(x, (n_copies, *x.shape)) for key, x in inputs.items()}
     states = _add_in_every_round(algorithm, start, copied_inputs, additions, episodes.n_rounds)
-    # Only what the predictions need is computed.
+    # OnDemand computes only the variables that the predictions need.
     p_of_copies = algorithm.distribution(OnDemand(algorithm, {**states, **copied_inputs}))
     p = select_scored_rounds(algorithm.distribution(values), episodes)
     slopes = []
@@ -570,8 +572,9 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
         "steps that differ by element": step * element_number,
     }
     for key, values in inputs.items():
-        # One number per round is broadcast to all elements. With an input of another shape there is
-        # no product; zeros keep its place, since all state variables have the same changes.
+        # An input of one number per round multiplies all elements. An input of another shape than
+        # the step cannot be multiplied; it gets zeros, since all state variables must have the same
+        # list of changes.
         shaped = values.reshape(*values.shape[:2], *per_round) if values.ndim == 2 else values
         fits = shaped.shape[2:] in (step.shape[2:], tuple(per_round))
         directions[f"steps that depend on {key}"] = step * shaped if fits else np.zeros_like(step)
@@ -581,7 +584,7 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
         "a leak that grows": state**2,
         "a leak below the largest": below_largest,
         "a leak that grows below the largest": below_largest**2,
-        "a clipped state": np.exp(below_largest),
+        "a clipped state": np.exp(below_largest),  # near 0, except for the largest elements
         "steps of a neighbour": np.roll(step, 1, -1),
     }
 
@@ -647,9 +650,10 @@ def _score_families(
     with bar("families", len(families)) as done:
         for family in families:
             nats, searched = fit(family, fitted_on, to_fit)
-            guess, divergences = predictor(family.make(**searched)), {}
+            predict_by_family = predictor(family.make(**searched))
+            divergences = {}
             for name, (_, episodes) in sets.items():
-                guessed = select_scored_rounds(guess(episodes), episodes)
+                guessed = select_scored_rounds(predict_by_family(episodes), episodes)
                 by_episode = divergence(to_score[name], guessed, task.kind)
                 divergences[name] = average_by_participant(by_episode, participants_of(episodes))
             score = FamilyScore(
@@ -679,6 +683,8 @@ def _score_constant_guess(
         sets: by name, (episodes to fit on, episodes to score on).
         kind: kind of the predictions.
     """
+    # One row for each round of each episode. Its numbers are probabilities ("classes"), mean and
+    # log variance ("normal"), or a mean alone.
     flat = np.concatenate([p.reshape(-1, p.shape[-1]) for p in to_fit])
     n_numbers = flat.shape[-1]
     guess = np.full(n_numbers, 1 / n_numbers) if kind == "classes" else flat.mean(0)
@@ -686,7 +692,8 @@ def _score_constant_guess(
         variances = np.exp(flat[:, 1])
         guess[1] = np.log(variances.mean() + flat[:, 0].var())
 
-    def measure(predictions: Array) -> Array:  # [episode]
+    def measure(predictions: Array) -> Array:
+        """Return the divergence of the guess from the model's predictions, ``[episode]``."""
         return divergence(predictions, np.broadcast_to(guess, predictions.shape), kind)
 
     divergences = {}
@@ -725,24 +732,25 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
     # The family that the best one extends; the best one itself if it extends none, or if the
     # extended family is no candidate.
     simple = next((score for score in ranked if score.key == score.group == best.group), best)
-    closest, fit = simple, _judge_fit(simple, base, rival, seed)
-    is_rounding = fit.explained.low >= NEARLY_ALL  # then nothing is left to explain
+    closest, closest_fit = simple, _judge_fit(simple, base, rival, seed)
+    is_rounding = closest_fit.explained.low >= NEARLY_ALL  # then nothing is left to explain
     if best.fitted < simple.fitted and not is_rounding:
         best_fit = _judge_fit(best, base, rival, seed)
         remainder = _pooled_ratio(best.divergences, simple.divergences, seed=seed)
-        explains_alone = best_fit.is_good and not fit.is_good
+        explains_alone = best_fit.is_good and not closest_fit.is_good
         if remainder.high <= HALF or explains_alone:
-            closest, fit = best, best_fit
-    family = closest.key if fit.is_good else None
+            closest, closest_fit = best, best_fit
+    family = closest.key if closest_fit.is_good else None
     algorithm = closest.algorithm
     parameters = dict(algorithm.parameters) if algorithm else {}
+    # The closest family comes first, even if another one has the smallest divergence.
     scores_by_key = {score.key: score for score in (closest, *ranked)}
     return AlgorithmPart(
         family=family,
         closest=closest.key,
         parameters=parameters,
-        explained=fit.explained,
-        ratio=fit.ratio,
+        explained=closest_fit.explained,
+        ratio=closest_fit.ratio,
         runner_up=rival.key,
         baseline=base.key,
         scores=scores_by_key,
@@ -796,20 +804,23 @@ def _list_confidence_set(
         base: score of the best memoryless family.
         seed: seed of the bootstrap.
     """
+    # Units are episodes or, if there are any, participants. Where sets differ in their number, the
+    # smallest number is used, since the i-th units of all sets are averaged.
     n_units = min(len(nats) for nats in base.divergences.values())
 
     def mean_over_sets(score: FamilyScore) -> Array:
+        """Return the family's divergence per unit, averaged over the sets, ``[unit]``."""
         return np.mean([nats[:n_units] for nats in score.divergences.values()], axis=0)
 
-    losses = np.stack([mean_over_sets(score) for score in scores], 1)  # [episode, family]
-    is_finite = np.isfinite(losses).all(0)
+    losses = np.stack([mean_over_sets(score) for score in scores], 1)  # [unit, family]
+    is_finite = np.isfinite(losses).all(0)  # [family]
     if n_units < 2 or not is_finite.any():
         return ()
     base_nats = np.mean([nats.mean() for nats in base.divergences.values()])
     least_loss = (1 - NEARLY_ALL) * base_nats
     result = model_confidence_set(np.maximum(losses[:, is_finite], least_loss), seed=seed)
     keys = np.array([score.key for score in scores])[is_finite]
-    return tuple(keys[list(result.included)].tolist())
+    return tuple(keys[result.included].tolist())
 
 
 def _pooled_ratio(
@@ -889,6 +900,7 @@ class _Agreement:
         Args:
             control: average similarity of untrained copies; None for no control.
         """
+        # The claim's text is filled in by Question.measure.
         average = Measure(
             key="behaviour",
             claim="",
@@ -982,6 +994,7 @@ class Behaviour(Result):
         rows: list[dict[str, Any]] = []
         numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
         for name, number in numbers.items():
+            # The caller sets "untrained" in the one row that has a control.
             row = {"name": name, "read-out": read_out, **number.columns("number"), "untrained": nan}
             rows.append(row)
         for cell in agreement.cells:
@@ -1083,6 +1096,7 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
         a parameter.
     """
     model, reference = compared.pair
+    # The owner's algorithm is fitted to the subject's predictions.
     for owner, subject in ((reference, model), (model, reference)):
         family = _find_read_out_family(owner)
         if family:
@@ -1102,7 +1116,7 @@ def _find_read_out_family(owner: Participant) -> Family | None:
     """
     if not owner.names_algorithm:
         return None
-    algorithm = owner.task.explains(owner.model)
+    algorithm = owner.task.explains(owner.model)  # the one that the task assigns to the model
     # A task's families ("rivals") have its algorithms' keys; in each, all parameters are free.
     family = owner.task.rivals().get(algorithm.key)
     return read_out(family, algorithm) if family else None
@@ -1178,9 +1192,9 @@ def _measure_differences(
     kind = tasks.get(task_of(sets)).kind
     nats_by_set, failures = {}, []
     for name, (_, episodes) in sets.items():
-        p = checked_distributions(model(episodes), episodes)
+        p = checked_distributions(model(episodes), episodes)  # [episode, scored round, outcome]
         q = checked_distributions(reference(episodes), episodes)
-        nats = divergence_by_round(p, q, kind)
+        nats = divergence_by_round(p, q, kind)  # [episode, scored round]
         nats_by_set[name] = nats
         first_round = episodes.n_rounds - p.shape[1]  # earlier rounds are not scored
         largest_first = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]

@@ -175,12 +175,14 @@ def match_heads(first: HeadShares, second: HeadShares) -> Matching:
         matched entries of the smaller of the two, divided by the sum of the larger of the two. It
         is NaN if no head of either model has an effect.
     """
+    # What every pair of heads has in common, [head of the first, head of the second].
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)
     first_feeds = first.feeds[np.ix_(rows, rows)]
     second_feeds = second.feeds[np.ix_(columns, columns)]
     minima = common[rows, columns].sum() + np.minimum(first_feeds, second_feeds).sum()
     total = sum(part.sum() for part in (*first, *second))
+    # max(x, y) = x + y - min(x, y), so that total - minima is the sum of the larger entries.
     similarity = minima / (total - minima) if total else np.nan
     pairs = zip(rows.tolist(), columns.tolist(), strict=True)
     return Matching(dict(pairs), similarity)
@@ -340,11 +342,12 @@ def _measure_write_norm(
         model: the model, for the output matrix.
         layer: the heads' layer.
     """
-    output = model.blocks[layer].attn.W_O.double()
-    gram = (output @ output.mT).numpy(force=True)
+    output = model.blocks[layer].attn.W_O.double()  # [head, d_head, d_model]
+    gram = (output @ output.mT).numpy(force=True)  # [head, d_head, d_head]
     vectors = z.double().numpy(force=True)
-    sizes: Array = np.einsum("erphd,hdf,erphf->ehp", vectors, gram, vectors, optimize=True)
-    return sizes
+    # |z W|^2 = z (W W^T) z^T; axes e, r, p, h: episode, round, pos, head; d and f: d_head.
+    norms: Array = np.einsum("erphd,hdf,erphf->ehp", vectors, gram, vectors, optimize=True)
+    return norms
 
 
 def _sum_squares(change: Float[Tensor, "episode round value"]) -> Float[np.ndarray, " episode"]:
@@ -409,7 +412,7 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
         reads_by_outcome = shares.reads[i]  # [kind, pos, 2]
         reads = reads_by_outcome.sum(-1)
         feeds = shares.feeds[i].sum(-1)  # [later head]
-        if not reads.any():
+        if not reads.any():  # nothing changes without the head
             continue
         kind, key = np.unravel_index(reads.argmax(), reads.shape)
         # The shares of all heads sum to 1/2 for each outcome, and twice them to 1.
@@ -484,12 +487,14 @@ def compare_circuits(compared: Compared) -> CircuitPart:
         compared: the model, the reference and the untrained copies, with their episodes.
     """
     subject, reference = compared.pair
+    # The algorithm that the task assigns to the reference; its state is one of the two outcomes.
     algorithm = reference.task.explains(reference.model)
     tables = []
     for participant in (reference, subject, *compared.untrained):
         # All latents, unless the algorithm has a state that can be decoded from them.
         state = Outcome("latents")
         if algorithm.state:
+            # `algorithm.memory` is the key of its main state variable.
             state = Outcome("state", participant.decoder(algorithm, algorithm.memory))
         outcomes = (Outcome("prediction"), state)
         tables.append(tabulate_heads(participant, outcomes, compared.budget))
@@ -512,7 +517,7 @@ def _explain_why_not_ablated(machine: Machine) -> str:
     """Return a text that says why a machine's heads cannot be ablated one by one, or "" if they
     can.
     """
-    missing = describe_lacking(machine, "pattern")
+    missing = describe_lacking(machine, "pattern")  # attention patterns: it has no heads
     if missing or can_resume_rounds(machine):
         return missing
     return f"{machine.name} has attention, but no residual stream to be run on from"

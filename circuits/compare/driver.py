@@ -311,7 +311,7 @@ def _has_bounded_values(subject: Participant) -> bool:
     predictions are finite.
     """
     run = pool_runs(subject)
-    largest = run.latents.abs().max()  # NaN if a latent is, which is below nothing
+    largest = run.latents.abs().max()  # NaN if a latent is NaN; `<` is then False
     return bool(largest < _LARGEST_LATENT and run.predictions.isfinite().all())
 
 
@@ -346,7 +346,8 @@ def _load_reference(
     possible = ", ".join(handwired_models(layout.task)) or "no handwired models"
     mismatch = f"{reference!r} is a model of {record.task}, {model.name!r} of {layout.task}"
     require(record.task == layout.task, f"{mismatch}; give one of {possible}")
-    # Of what describes the model's rounds, the builder takes what it has parameters for.
+    # Fields of the model's layout, its sizes and its sampling options describe its rounds. Those
+    # that the builder has parameters for are passed to it.
     sample_options = tasks.of(model).data.sample_options(model)
     known_of_model = {**vars(layout), **shared_sizes([model]), **sample_options}
     parameters = inspect.signature(record.build).parameters

@@ -113,7 +113,7 @@ class Budget:
         smallest = {"known": 8, "test": 8, "scored": 2, "seed": None}
         for name, value in vars(self).items():
             integer(name, value, smallest.get(name, 1))
-        n_usable = self.rounds - self.rounds // 6
+        n_usable = self.rounds - self.rounds // 6  # runs start after the first sixth (`at`)
         require(
             self.horizon + self.starts <= n_usable,
             f"{self.rounds} rounds are too few for {self.starts} starts and {self.horizon} rounds on from each",
@@ -146,7 +146,8 @@ class Budget:
         if rounds >= self.rounds:
             return replace(self, rounds=rounds)
         horizon = max(1, min(self.horizon, rounds // 3))
-        starts = max(1, min(self.starts, rounds - rounds // 6 - horizon))
+        n_usable = rounds - rounds // 6  # runs start after the first sixth (`at`)
+        starts = max(1, min(self.starts, n_usable - horizon))
         return replace(self, rounds=rounds, horizon=horizon, starts=starts)
 
     @property
@@ -196,13 +197,16 @@ class Samples:
 
         def sample(half: int, n_episodes: int, seed: int) -> Any:
             """Sample episodes from the first (0) or second (1) half of the data."""
-            seed += 3 * budget.seed  # three batches a seed: no two of them share one
+            # One budget uses three seeds. Budgets with other seeds use other ones: 1000 to 1002,
+            # 1003 to 1005 and so on.
+            seed += 3 * budget.seed
             return task.for_half(half).sample(n_episodes, budget.rounds, seed=seed, **options)
 
         known = sample(0, budget.known, 1000)
         test = sample(1, budget.test, 1001)
         other = sample(0, budget.test, 1002)
-        # The last two pair up; halves of what was recorded need not be of one size.
+        # The i-th episodes of "test" and "other" form a pair. The halves of recorded data may have
+        # unequal sizes, so that one of the batches has more episodes than the other.
         paired = slice(min(len(test), len(other)))
         return cls(known, test.select(paired), other.select(paired))
 
@@ -279,11 +283,12 @@ class Participant:
             have more coordinates than there are samples, or the algorithm has no state, the
             standard penalty is returned without trying both.
         """
-        latents = pool_runs(self).latents
+        latents = pool_runs(self).latents  # [episode, round, latent, d_model]
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
             return RIDGE
         key = algorithm.state[0]
-        steps = np.diff(flatten_elements(pool_values(algorithm, self.samples)[key]), axis=1)
+        values = flatten_elements(pool_values(algorithm, self.samples)[key])
+        steps = np.diff(values, axis=1)  # changes from round to round
         error_of_mean = float(((steps - steps.mean(0)) ** 2).sum())
 
         def sum_errors(penalty: float) -> float:
@@ -340,6 +345,8 @@ def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) ->
     if not np.isfinite(np.sum(missed) + np.sum(whole)):
         return NO_NUMBER
     quantile = float(stdtrit(len(missed) - 1, 0.975))  # of Student's t, for a 95 % interval
+    # The interval spans `width` standard errors to each side; the allowance is for maps that would
+    # differ if they were fitted to other episodes.
     return refit.interval(missed, whole, N_FOLDS, width=_ALLOWANCE * quantile)
 
 
@@ -422,8 +429,8 @@ class CrossFitted(Decoder):
             rows = torch.nonzero(fold == k)[:, 0]
             rows_by_fold.append(rows)
             parts.append(method(fit, *(argument[rows] for argument in arguments)))
-        joined = torch.cat(parts)
-        order = torch.cat(rows_by_fold).argsort()
+        joined = torch.cat(parts)  # [episode, ...], ordered by fold
+        order = torch.cat(rows_by_fold).argsort()  # the inverse of this order
         return joined[order.to(joined.device)]
 
 
@@ -508,22 +515,21 @@ def remove_irrelevant_constants(algorithm: Algorithm, episodes: Any) -> Algorith
         episodes: episodes on which the effect of adding a constant is tested.
     """
     values = algorithm.run(episodes)
-    state, inputs = algorithm.select_step_arguments(values, slice(None))
+    state, inputs = algorithm.select_step_arguments(values, slice(None))  # of all rounds
     prediction = algorithm.distribution(values)
-    free = []
+    free = []  # keys of the variables to which a constant can be added
     for key in algorithm.state:
         before = state[key]  # [episode, round, element]
         has_elements = before.ndim == 3 and before.shape[-1] > 1
         if not has_elements or algorithm.variable(key).kind != "real":
             continue
-        # With a constant added before the round, the same constant must be added after it, and
-        # nothing else may change.
-        # The state after the round, and the values of all variables in it.
-        after, shifted = algorithm.step({**state, key: before + 1.0}, inputs)
+        # Add 1 to the variable before every round. After the round, the variable must also be larger
+        # by 1, and nothing else may have changed: neither another state variable nor the prediction.
+        after, values_of_shifted = algorithm.step({**state, key: before + 1.0}, inputs)
         expected = {k: values[NEXT + k] for k in algorithm.state}
         expected[key] = expected[key] + 1.0
         has_same_steps = all(np.allclose(after[k], expected[k]) for k in algorithm.state)
-        if has_same_steps and np.allclose(algorithm.distribution(shifted), prediction):
+        if has_same_steps and np.allclose(algorithm.distribution(values_of_shifted), prediction):
             free.append(key)
     return centre_states(algorithm, free)
 
@@ -537,9 +543,9 @@ def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
     centred = [key for key in keys if key in algorithm.state]
     if not centred:
         return algorithm
-    changes = {}
+    changes = {}  # key of a variable -> (the variables that its equation reads, new equation)
     for key in centred:
-        after = algorithm.variable(NEXT + key)
+        after = algorithm.variable(NEXT + key)  # the state variable after the update
         assert after.equation is not None
         changes[NEXT + key] = (after.parents, _Centred(after.equation))
 
@@ -581,16 +587,17 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
         )
     sizes = {}
     for size in task.sizes:
-        served = {}
+        ranges = {}  # name of a model -> smallest and largest size that it accepts
         for model in models:
+            # Some layouts accept a range of sizes, such as `n_states_range`; others only their own.
             n = int(getattr(model.layout, size.name))
-            served[model.name] = getattr(model.layout, f"{size.name}_range", None) or (n, n)
-        low = max(smallest for smallest, _ in served.values())
-        high = min(largest for _, largest in served.values())
-        ranges = ", ".join(f"{name!r} ({a} to {b})" for name, (a, b) in served.items())
+            ranges[model.name] = getattr(model.layout, f"{size.name}_range", None) or (n, n)
+        low = max(smallest for smallest, _ in ranges.values())
+        high = min(largest for _, largest in ranges.values())
+        in_words = ", ".join(f"{name!r} ({a} to {b})" for name, (a, b) in ranges.items())
         require(
             low <= high,
-            f"no {size.what} is served by all of {ranges}; load the handwired model with {size.name}=...",
+            f"no {size.what} is served by all of {in_words}; load the handwired model with {size.name}=...",
         )
         sizes[size.name] = min(max(size.default, low), high)
     return sizes
@@ -654,8 +661,8 @@ class Compared:
         State variables are centred if adding a constant to all their elements changes no prediction
         (:func:`remove_irrelevant_constants`).
         """
-        explained = self.reference or self.model
-        algorithm = self.model.task.explains(explained.model)
+        owner = self.reference or self.model
+        algorithm = self.model.task.explains(owner.model)
         return remove_irrelevant_constants(algorithm, self.model.samples.known)
 
     @cached_property
@@ -736,8 +743,9 @@ class Question:
         of attention heads; "" if it applies.
         """
         subjects = compared.pair if self.needs_reference else (compared.model,)
+        # The verdict already says "not applicable".
         reasons = [self.find_lack(s.model).removeprefix("not applicable: ") for s in subjects]
-        different = dict.fromkeys(reason for reason in reasons if reason)
+        different = dict.fromkeys(reason for reason in reasons if reason)  # each reason once
         return "; ".join(different)
 
     def measure(self, compared: Compared) -> Measure:
@@ -754,6 +762,7 @@ class Question:
             says why (verdict "not applicable"). If both models are one machine (equal digests), its
             number is set to 1 without measurement.
         """
+        # Measures are made with an empty claim, which is set at the end.
         key, lacks = self.key, self.find_lacks(compared)
         if lacks:
             measure = Measure(key=key, claim="", lacking=lacks)

@@ -113,11 +113,13 @@ class Edits:
         """
         ways = []  # (input in words, function that changes it, its options)
         for corruption in task.analysis.corruptions():
+            # Not those that change earlier rounds, too, or lead to episodes that cannot occur.
             if corruption.possible and not corruption.changes_history:
                 for name, options in corruption.each(episodes).items():
                     words = f"{corruption.name} {name}".strip()
                     ways.append((words, corruption.build, options))
         n_episodes, last = len(episodes), episodes.n_rounds - 1
+        # Number of episodes that are edited for each input and round.
         n_wanted = round(n_edits / max(1, len(ways) * last))
         per_round = min(n_episodes, max(1, n_wanted))
         parts = []
@@ -188,7 +190,9 @@ def measure_responses(
     clean = predict(edits.episodes)
     changes = []
     for part in edits.parts:
-        if isinstance(subject, Algorithm):  # its predictions of an episode do not hang on others
+        # An algorithm predicts each episode by itself, so that the edited ones are enough. Another
+        # function may depend on the order or number of episodes.
+        if isinstance(subject, Algorithm):
             changed = predict(part.episodes.select(part.rows))
         else:
             changed = predict(part.episodes)[part.rows]
@@ -207,12 +211,13 @@ def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
     for t in range(last):
         parts = [part for part in edits.parts if part.round == t]
         encoded = [base.layout.encode(part.episodes.select(part.rows)) for part in parts]
-        fed = EncodedRounds.join([model.prepare(rounds) for rounds in encoded])  # changed inputs
+        changed_inputs = EncodedRounds.join([model.prepare(rounds) for rounds in encoded])
         rows = np.concatenate([part.rows for part in parts])
         experiment = Experiment(
             model,
             base.select(rows),
-            edits={"input": [Edit(place=None, value=fed)]},  # no place: it replaces the inputs
+            # An edit without a place replaces the inputs.
+            edits={"input": [Edit(place=None, value=changed_inputs)]},
             rounds=[t],
             horizon=last - t,
             reads="each",  # the prediction of every round from t on
@@ -220,7 +225,7 @@ def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
         )
         # Of the only edit: [row, round from t on, outcome].
         effects = run(experiment).effects[0].numpy(force=True)
-        rounds_before = (t, 0)
+        rounds_before = (t, 0)  # zeros for the t rounds before the edit
         changes.append(np.pad(effects, ((0, 0), rounds_before, (0, 0))))
     return np.concatenate(changes)
 
@@ -383,7 +388,7 @@ def compare_responses(
 
     compared = []
     for what, when, mask in _list_cells(edits, lag):
-        is_in_cell = mask & is_compared
+        is_in_cell = mask & is_compared  # [edit, round]
         count = sum_by_episode(is_in_cell)  # [episode], as all sums below
         our_squares = sum_by_episode(our_square * is_in_cell)
         their_squares = sum_by_episode(their_square * is_in_cell)
@@ -422,6 +427,7 @@ def _list_cells(
         for all rounds of an edit, ``[edit, 1]``).
     """
     n_rounds = lag.shape[1]
+    # Each range of lags (band) ends before the first lag of the next band.
     for low, high in zip(_LAGS, (*_LAGS[1:], n_rounds), strict=True):
         if low >= n_rounds:
             break
@@ -534,6 +540,7 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
         scored round has a next round.
     """
     run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
+    # From the first round that has a prediction to the last one that has a next round.
     first, last = subject.task.data.first_asked, run.n_rounds - 1
     rounds = range(first, last)
     if not rounds:
@@ -543,6 +550,7 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
     # Of the only edit and of the round that reads the state: [episode, round, ...].
     changed = distributions(run.layout, outputs.predictions[0, :, :, 0])
     ours = changed - distributions(run.layout, run.predictions)[:, now]
+    # The same for the algorithm: the state of the next round, the inputs of this one.
     later_state, _ = algorithm.select_step_arguments(values, later)
     _, inputs = algorithm.select_step_arguments(values, now)
     _, values_of_later_state = algorithm.step(later_state, inputs)

@@ -146,6 +146,7 @@ class StatePart(Result):
         lowest: dict[str, float] = {}  # by name of the copy
         for stitching in self.stitchings:
             if stitching.control == UNTRAINED:
+                # The reference is one side of the stitching, the copy the other.
                 is_receiver = stitching.source == self.reference
                 copy = stitching.target if is_receiver else stitching.source
                 score = stitching.score.estimate
@@ -162,17 +163,18 @@ class StatePart(Result):
         """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))
-        helped = [way.target for way in ways if way.supplied]
+        # Models whose mapped latents depend on the round number, too.
+        with_round = [way.target for way in ways if way.supplied]
         condition, note = "", ""
-        if helped:
+        if with_round:
             condition = "given the round number"
-            note = f"the round is given to {' and '.join(helped)}"
+            note = f"the round is given to {' and '.join(with_round)}"
         first, last = worst.band
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
         where = f"the {worst.seen} of {worst.target} on the latents of {worst.source}"
         return Measure(
             key="state",
-            claim="",
+            claim="",  # filled in by Question.measure
             number=worst.score,
             threshold=SAME,
             unit="share of the memory's worth",
@@ -190,6 +192,7 @@ class StatePart(Result):
         little = [worth for worth in self.worth.values() if worth.low < _LEAST_WORTH]
         if not little:
             return {}
+        # Certain if the whole interval of a model's worth is below the threshold.
         is_certain = any(worth.high < _LEAST_WORTH for worth in little)
         memory = f"{NOTHING}: a memory is" if is_certain else f"{FEW}: a memory may be"
         return {"yes": f"{memory} worth less than {_LEAST_WORTH} nats a round"}
@@ -344,18 +347,19 @@ class _Receiver:
             generator: draws the noise that detects ties.
         """
         expected = _get_own_outputs(target, budget)
-        # A mean has units: what is missed is a share of its variance.
+        # Predicted means have the task's units, and their divergence is a squared difference. It is
+        # measured as a share of their variance; other divergences are in nats.
         scale = float(np.var(expected)) if _find_kind(target) == "mean" else 1.0
         clean = pool_runs(target).latents[:, budget.at]
         noise = torch.randn(clean.shape, generator=generator).to(clean)
-        # Where so small a noise changes predictions, the run hangs on a tie, and says nothing about
-        # what is stored: such starts do not count.
+        # If such a small noise changes predictions, they depend on how a tie is broken. The run
+        # then says nothing about what is stored, and its start does not count.
         shift = _TIE_NOISE * clean.std(0) * noise
         shaken = [
             _measure_divergence(target, clean + sign * shift, expected=expected, budget=budget)
             for sign in (1, -1)
         ]
-        is_steady = np.maximum(*shaken) < _LEAST_WORTH * scale
+        is_steady = np.maximum(*shaken) < _LEAST_WORTH * scale  # [episode, start]
         reset_divergence = _measure_reset(target, expected, budget)
         counted = reset_divergence * is_steady
         mean_by_episode = counted.mean(1) / scale
@@ -407,7 +411,7 @@ class _Receiver:
         Returns:
             The score in the group of neighbouring starts (band) where it is worst.
         """
-        is_steady = self.is_steady[episodes]
+        is_steady = self.is_steady[episodes]  # False (0) takes a start out of both sums below
         mapped_divergence = _measure_divergence(
             self.target,
             mapped[episodes],
@@ -462,7 +466,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
         0 for handwired sources, the standard penalty for wide latents, otherwise the one with the
         smaller error (:func:`choose_penalty`).
     """
-    if source.model.is_handwired:
+    if source.model.is_handwired:  # its latents are exact, also where they vary little
         return 0.0
     if is_wide(pool_runs(source).latents.flatten(2).flatten(0, 1)):
         return RIDGE
@@ -475,7 +479,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
             _measure_divergence(target, mapped, expected=receiver.expected, budget=budget).sum()
         )
 
-    # Initial latents instead of mapped ones: what predicting the mean is for a decoder.
+    # The baseline: initial latents in place of mapped ones. For a decoder, it is to predict the mean.
     without_memory = float((receiver.reset_divergence * receiver.is_steady).sum())
     return choose_penalty(sum_divergence, without_memory)
 
@@ -519,6 +523,7 @@ def _get_outputs(target: Participant, predictions: Tensor, carried: Tensor) -> A
     """
     if not is_hard(target):
         return _compute_distributions(target, predictions)
+    # There is one state, at the end: an axis of length 1 in place of the predictions' rounds.
     values = target.model.read_state(carried).flatten(2).unsqueeze(2)
     return np.asarray(values.double().numpy(force=True))
 
@@ -533,6 +538,7 @@ def _get_own_outputs(target: Participant, budget: Budget) -> Array:
             to run on.
     """
     run, horizon = pool_runs(target), budget.horizon
+    # [episode, start, lag, ...]
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
     ends = [t + horizon for t in budget.at]
     return _get_outputs(target, predictions, run.latents[:, ends])
@@ -564,9 +570,9 @@ def _measure_divergence(
     # There is one edit (axis 0), and latents are read once (axis 3), after the last round.
     predictions = outputs.predictions[0]  # [episode, start, lag, ...]
     carried = outputs.carried[0, :, :, 0]  # [episode, start, ...]
-    seen = _get_outputs(target, predictions, carried)
-    n_episodes, n_starts, *shape = seen.shape
-    runs = seen.reshape(-1, *shape)  # one row for each episode and start
+    actual = _get_outputs(target, predictions, carried)
+    n_episodes, n_starts, *shape = actual.shape
+    runs = actual.reshape(-1, *shape)  # one row for each episode and start
     expected_runs = expected[episodes].reshape(runs.shape)
     nats = divergence(runs, expected_runs, _find_kind(target))
     return nats.reshape(n_episodes, n_starts)
@@ -661,7 +667,8 @@ def _map_latents(
             predicted = Affine.fit(features, outputs, ridge)(inputs)
         mapped[held_out] = predicted + y_mean[:, rounds]
     mapped = mapped.unflatten(-1, target_latents.shape[-2:])
-    # How far a growing channel is written says what round it is and is no memory: the target keeps its own.
+    # If a part of the state grows, such as a cache, its current length shows the number of the
+    # round, which is no memory. The target keeps its own length.
     n_rows = mapped.shape[-2]
     is_carried = carried_mask(target.model)[:n_rows].to(mapped.device)
     return torch.where(is_carried, mapped, target_latents[:, budget.at].to(mapped))

@@ -298,10 +298,11 @@ class _Steps:
         return score_maps(missed, varied, participants).estimate
 
     def sum_squares(self, subject: Participant, is_known: bool) -> Array:
-        """Return two sums of squares per episode, ``[2, episode]``: the errors of the algorithm's
-        steps, and the sizes of the decoded steps.
+        """Return two sums of squares per episode, ``[2, episode]``: the differences between decoded
+        steps and the algorithm's steps, and the deviations of the algorithm's steps from their mean.
 
-        A step is the change of the state over ``horizon`` rounds.
+        A step is the change of the state over ``horizon`` rounds. The step R2 is 1 - the first sum /
+        the second.
 
         Args:
             subject: the model.
@@ -326,7 +327,7 @@ class _Steps:
             horizon=self.horizon,
             by=changes,
         )
-        result = steps.under(self.algorithm)
+        result = steps.under(self.algorithm)  # both sums of squares, [episode, start] each
         return np.stack([result.missed.sum(1), result.varied.sum(1)])
 
 
@@ -376,10 +377,11 @@ def _measure_decoding_r2(writer: Writer, subject: Participant, algorithm: Algori
         algorithm: the algorithm that computes the true values.
     """
     run, values = subject.run(subject.samples.test), algorithm.run(subject.samples.test)
+    # The latents before each round, as the values are; the last ones follow the last round.
     decoded = writer.read(run.latents[:, :-1])
     scores = []
     for key in writer.shapes:
-        state = np.asarray(values[key], dtype=np.float64)
+        state = np.asarray(values[key], dtype=np.float64)  # [episode, round, ...]
         missed = ((decoded[key] - state) ** 2).sum()
         varied = ((state - state.mean((0, 1))) ** 2).sum()
         scores.append(1 - missed / varied)
@@ -401,7 +403,7 @@ def _measure_nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequ
     values = pool_values(algorithm, subject.samples)
     scores = []
     for key in keys:
-        state = torch.from_numpy(flatten_elements(values[key]))
+        state = torch.from_numpy(flatten_elements(values[key]))  # [episode, round, element]
         fit = Affine.fit(known_features, state[:n_known].flatten(0, 1), RIDGE)
         decoded = fit(test_features).reshape(state[n_known:].shape)
         steps = state[n_known:].diff(dim=1)
@@ -499,7 +501,7 @@ def _make_sort_key(missed: float, base: float) -> tuple[float, float]:
         base: the error of the rule that it extends; infinite if it extends none.
     """
     if HALF * base < missed <= base:
-        return base, missed
+        return base, missed  # after the extended rule, whose key is (base, 0)
     return missed, 0.0
 
 
@@ -606,7 +608,7 @@ def _list_extensions(family: Family, fixed: Mapping[str, Any]) -> list[dict[str,
         family: the extension.
         fixed: the algorithm's parameters.
     """
-    shared, free = {}, []
+    shared, free = {}, []  # values of shared parameters; parameters that are varied
     for parameter in family.searched:
         name = parameter.name
         if name in fixed:
@@ -723,14 +725,14 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
     The step R2 says how well the algorithm predicts the change of the decoded state. The control is
     the smallest step R2 of each untrained copy.
     """
-    worst = min(evidence.steps, key=lambda score: score.r2.low)
+    worst = min(evidence.steps, key=lambda score: score.r2.low)  # of the kinds of steps
     rounds = "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     start = "states that occur" if worst.manifold == ON else "states that no episode reaches"
     # [copy]: the smallest over the scores of each copy; NaN is no score.
     worst_of_copies = np.fmin.reduce([score.untrained for score in evidence.steps])
     measure = Measure(
         key="update",
-        claim="",
+        claim="",  # filled in by Question.measure
         number=worst.r2,
         threshold=_SAME_STEPS,
         no_threshold=SAME,
@@ -750,7 +752,7 @@ def _require_responses(evidence: Evidence) -> list[Measure]:
     return [
         Measure(
             key="update",
-            claim="",
+            claim="",  # filled in by Question.measure
             number=cell.alike,
             threshold=HALF,
             unit="likeness of responses",
@@ -770,7 +772,7 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
         return []
     measure = Measure(
         key="update",
-        claim="",
+        claim="",  # filled in by Question.measure
         number=arrives,
         threshold=ARRIVES,
         unit="share",
@@ -792,7 +794,7 @@ def _require_next_state(evidence: Evidence) -> list[Measure]:
         return []
     measure = Measure(
         key="update",
-        claim="",
+        claim="",  # filled in by Question.measure
         number=correlation,
         threshold=HALF,
         no_threshold=-1.0,  # a correlation is never below this
@@ -824,7 +826,7 @@ def _doubt_no_of_unread_state(evidence: Evidence) -> str:
     models have the same state.
     """
     linear, nonlinear = evidence.one_step.r2.estimate, evidence.one_step.nonlinear
-    if 1 - nonlinear <= RATIO * (1 - linear):
+    if 1 - nonlinear <= RATIO * (1 - linear):  # at most a quarter of the linear decoder's error
         return f"{MISREAD}: they read R2 {linear:.2f} of its steps, a non-linear decoder {nonlinear:.2f}"
     if evidence.state == "yes" and evidence.is_unread:
         return f"{MISREAD}: stitched, it is that of {evidence.reference}"
@@ -941,7 +943,7 @@ def judge(evidence: Evidence) -> Measure:
     for rule in RULES:
         if rule.find_doubt is not None and rule.doubted_verdict == decided.verdict:
             reason = rule.find_doubt(evidence)
-            if reason:  # it turns the verdict into "undecided"
+            if reason:  # a reason in `unless` turns the verdict into "undecided"
                 note = _describe_decision(rule)
                 return replace(decided, unless={decided.verdict: reason}, note=note)
     return decided
@@ -961,9 +963,9 @@ def _judge_update(compared: Compared) -> Measure:
     # If both models are one machine, the claim holds whatever the algorithm is.
     if reference is not None and not reference.names_algorithm and not compared.is_same_machine:
         return Measure(key="update", claim="", lacking=f"{reference.name} names no algorithm")
-    parts = compared.parts
+    parts = compared.parts  # the results of all questions, by key
     part = parts["update"]
-    expected = compared.expected.key
+    expected = compared.expected.key  # of the reference's algorithm, or the model's
     steps = part.of(expected)  # the scores of this algorithm
     if not steps:
         return Measure(key="update", claim="", lacking=f"{expected} carries no state")
