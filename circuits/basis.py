@@ -80,6 +80,7 @@ class PositionCode:
             1 <= n_lines <= T,
             f"n_lines must lie in 1 ... {T} for a round of {T} positions, got {n_lines}",
         )
+        # _LINES_STREAM makes the draws independent of those that use the same seed elsewhere.
         rng, best_margin = np.random.default_rng([seed, _LINES_STREAM]), 0.0
         for _ in range(100):
             lines = np.sort(rng.choice(np.arange(1, T + 1), size=n_lines, replace=False))
@@ -139,6 +140,7 @@ class PositionCode:
         An attention head that looks for position i scores i higher than any other position by at
         least Delta.
         """
+        # An overlap depends only on the distance of the two positions.
         overlaps = [self.overlap(0, lag) for lag in range(1, len(self.labels))]
         return 1.0 - max(overlaps, default=0.0)
 
@@ -220,7 +222,8 @@ class Basis:
             return np.eye(self.d_model)
         rng = np.random.default_rng([self.rotation, _ROTATION_STREAM])
         q, r = np.linalg.qr(rng.standard_normal((self.d_model, self.d_model)))
-        # With these signs every rotation is equally likely, and no library's convention matters.
+        # A QR decomposition leaves the signs of the columns of q open. Those that make the diagonal
+        # of r positive give a uniformly random rotation, whatever a library's convention.
         return q * np.sign(np.diag(r))
 
     def __getitem__(self, block: str) -> Axes:
@@ -326,7 +329,7 @@ class Coordinates:
         @wraps(build)
         def builder(*args: Any, **arguments: Any) -> _T:
             """Gather the fields of the coordinates among the arguments, and call ``build``."""
-            passed = signature.bind(*args, **arguments).arguments
+            passed = signature.bind(*args, **arguments).arguments  # name of a parameter -> value
             passed_fields = {name: passed.pop(name) for name in fields if name in passed}
             return build(**passed, coordinates=cls(**passed_fields))
 
@@ -440,7 +443,7 @@ class Direction:
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
 
     def __str__(self) -> str:
-        text = ""
+        text = ""  # such as "-id[w] + 2 buf1[e_1]"
         for (block, label), c in self.coefficients.items():
             size = "" if abs(c) == 1 else f"{abs(c):g} "
             if text:

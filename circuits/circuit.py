@@ -212,7 +212,7 @@ def _find_parts(words: str, known: Sequence[str]) -> list[str]:
     names: list[str] = []
     for word in words.split(", "):
         matching = [name for name in known if word == name]
-        if not matching:
+        if not matching:  # by number, without the sign of a head in a softmax pair
             matching = [name for name in known if word == name.split(" ")[0].rstrip("+-")]
         if not matching:
             raise unknown_name("part of the circuit", word, known, limit=40)
@@ -331,12 +331,13 @@ def read_locations(
             "scale": scales.get(row["scale"], 1.0),
             "drives": row["drives"],
         }
-        of_variable = locations.setdefault(row["variable"], [])
+        of_variable = locations.setdefault(row["variable"], [])  # its locations so far
         if first_word == "score":
-            head, *keys = axes
+            head, *keys = axes  # after "score" come the head's number and the labels of keys
             options |= {"head": head, "keys": tuple(keys), "one_hot": False}
             of_variable.append(Location(row["name"], labels=tuple(labels) * len(keys), **options))
             continue
+        # A last word "each" or "own" is no axis; it says how axes and positions are combined.
         order = axes.pop() if axes[-1:] in (["each"], ["own"]) else ""
         directions = [basis[first_word][axis] for axis in axes]
         if first_word in named:  # a word that stands alone, without axes
@@ -345,6 +346,7 @@ def read_locations(
         names_of_locations = () if order else groups.get(row["name"], ())
         labels_by_name = {label: [label] for label in names_of_locations} or {row["name"]: labels}
         for name, labels_of_name in labels_by_name.items():
+            # (position, direction) of every element of the variable, in order.
             if order == "own":  # the i-th axis at the i-th position
                 reads = list(zip(labels_of_name, directions, strict=True))
             elif order == "each":
@@ -406,6 +408,7 @@ def read_ground_truth(
                 outcome=row["outcome"],
                 held_as=row["held_as"],
             )
+            # A claim about a location that this variant of the circuit lacks is left out.
             if set(names) <= names_of_locations.get(claim.location_key, set()):
                 carried.append(claim)
     return {"carried": tuple(carried), "partial": partial, "not_carried": not_carried}
@@ -611,7 +614,7 @@ class Circuit(Result):
         truth = values[key]  # [episode, round, ...]
         is_one_hot = all(location.one_hot for location in self.sites.get(key, ()))
         if variable.n_classes is not None and is_one_hot:
-            truth = np.eye(variable.n_classes(values))[truth]
+            truth = np.eye(variable.n_classes(values))[truth]  # row k is the code of class k
         return rearrange(truth, "episode round ... -> episode round (...)").astype(np.float64)
 
     @checked
@@ -705,6 +708,7 @@ class Circuit(Result):
             variable = self.algorithm.variable(key)
             for location in locations:
                 directions = list(dict.fromkeys(map(str, location.directions)))
+                # Both are the same if there is one direction, which is then named once.
                 first_and_last = dict.fromkeys(directions[:1] + directions[-1:])
                 reads = " ... ".join(first_and_last)
                 if location.keys:

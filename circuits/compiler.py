@@ -81,6 +81,8 @@ def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
         head: the head.
         circuit: the circuit; its basis turns directions into vectors.
     """
+    # W_Q, W_K and W_V are [head, d_model, d_head], W_O is [head, d_head, d_model]. Columns beyond
+    # the head's terms stay 0.
     n_scores, n_moves = len(head.scores), len(head.moves)
     attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
     attn.W_K[index, :, :n_scores] = rows([key for _, key in head.scores], circuit).T
@@ -96,7 +98,7 @@ def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> Non
         neurons: the layer's neurons.
         circuit: the circuit; its basis turns directions into vectors.
     """
-    n = len(neurons)
+    n = len(neurons)  # further hidden units stay 0
     biases = [neuron.bias for neuron in neurons]
     mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T
     mlp.b_in[:n] = torch.tensor(biases, dtype=torch.float64)
@@ -114,13 +116,13 @@ def _validate(circuit: Circuit) -> None:
         )
     for token in (*circuit.tokens, *circuit.payloads):
         require_known("token", token, circuit.layout.vocabulary)
-    for what, n_given, n_wanted in (
+    for what, n_of_circuit, n_of_layout in (
         ("latents", len(circuit.latents), circuit.layout.n_latents),
         ("outcomes", len(circuit.outcomes), len(circuit.layout.outcomes)),
     ):
         require(
-            n_given == n_wanted,
-            f"circuit {circuit.name!r} gives {n_given} directions of {what}; its layout has {n_wanted}",
+            n_of_circuit == n_of_layout,
+            f"circuit {circuit.name!r} gives {n_of_circuit} directions of {what}; its layout has {n_of_layout}",
         )
     names = [head.name for head in circuit.heads]
     require(len(set(names)) == len(names), f"head names must differ, got {names}")
@@ -217,11 +219,12 @@ def activation_sites(circuit: Circuit, location: Location) -> list[Place]:
     vectors_by_label = dict[str, list[Any]]()
     for direction, label in zip(location.directions, location.labels, strict=True):
         vectors_by_label.setdefault(label, []).append(direction.vector())
-    places_of_location = []
+    places = []
     for label, vectors in vectors_by_label.items():
         site = Site.at_hook(hook, head=None, position=label)
-        places_of_location.append(Place.of(site, np.stack(vectors)))
-    return places_of_location
+        # The place is the part of the activation along these directions, [direction, d_model].
+        places.append(Place.of(site, np.stack(vectors)))
+    return places
 
 
 def list_wired_claims(circuit: Circuit) -> list[Claim]:

@@ -126,6 +126,7 @@ class Check:
         """
         name = self.variable.replace("_", " ")
         of_variable = f"computes the {name} exactly", f"does not compute the {name} exactly"
+        # Checks that concern no variable, such as "causality", have sentences of their own.
         yes, no = _CLAIMS.get(self.variable, of_variable)
         unless: dict[Verdict, str] = {}
         if self.undecided > _LARGEST_UNDECIDED_SHARE:
@@ -340,7 +341,7 @@ def _run_with_meters(
         The run, on the CPU.
     """
     hooks = [(meter.hook_name, meter.record) for meter in meters]
-    if circuit.layout.choice_position is None:
+    if circuit.layout.choice_position is None:  # no choice is fed back
         with model.hooks(fwd_hooks=hooks):
             run = rollout(model, episodes)
     else:
@@ -369,7 +370,9 @@ def _measure_residue(
     Returns:
         The errors "residue" and "position_code" by name, each as (absolute, relative).
     """
-    # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
+    # Without a rotation, other axes than the state's get nothing from it: the unit, by which errors
+    # are divided, is at most 1. With a rotation, every axis has some of the state's rounding error,
+    # which grows with the state: the unit is at least 1.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     block = circuit.basis[POS]
     position_directions = [block[label] for label in block.labels]
@@ -479,6 +482,7 @@ def check_exits(
     """
     values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
     predicted = run.layout.distribution(run.predictions)
+    # (what is compared, its location in words, the machine's values, the algorithm's values)
     exits = [("distribution", "output", predicted, algorithm.distribution(values))]
     if algorithm.memory:
         with torch.no_grad():
@@ -605,7 +609,7 @@ class _Meter:
             activation: activation of a batch of episodes.
             hook: the hook point; not used.
         """
-        end = self.first + len(activation)
+        end = self.first + len(activation)  # the activation has a row for each episode of the batch
         self.values[self.first : end, self.round] = self.read(activation.cpu())
         self.round = (self.round + 1) % self.truth.shape[1]
         if self.round == 0:  # after the last round: the next batch

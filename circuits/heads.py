@@ -166,6 +166,7 @@ def content_chooser(
         sink: direction along which the sink token has the component 1, and all other tokens 0.
         theta: score of the sink token.
     """
+    # `one` is 1 at every position, so that every query scores the sink by theta.
     to_sink = (theta * sink.basis.one, sink)
     return Head(name, layer=layer, rule="hard", scores=(*wanted, to_sink), moves=moves)
 
@@ -191,9 +192,10 @@ def fixed_offset(
     basis = sink.basis
     shift = shift_terms(basis, offset)
     # The target scores 1, other positions at most 1 - margin, and the sink halfway between them.
-    sink_score = (1.0 - basis.positions.margin / 2) * basis.one + gate
     # The gate adds at most 0 while the head looks back, and at least 1 to send it to the sink.
-    # The sink is the first token: what the shift terms score for its position is subtracted.
+    sink_score = (1.0 - basis.positions.margin / 2) * basis.one + gate
+    # The sink is the first token. Its position has a score by the shift terms, too, which is
+    # subtracted here.
     code_of_sink = basis.code(0)
     for query, key in shift:
         sink_score = sink_score - key.dot(code_of_sink) * query
@@ -215,7 +217,7 @@ def read_variant_rows(path: Path, form: Collection[str]) -> list[dict[str, str]]
     words = set(form)
     rows = []
     for row in read_rows(path):
-        choices = row["form"].split()  # such as ["R/P", "softmax"]
+        choices = row["form"].split()  # such as ["R/P", "softmax"]: (R or P) and softmax
         if all(words.intersection(choice.split("/")) for choice in choices):
             rows.append(row)
     return rows

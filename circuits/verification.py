@@ -73,6 +73,7 @@ class VerificationResult(Measured):
             for check in sorted(self.checks, key=attrgetter("error_over_tolerance"))
         }
         variables = dict.fromkeys(check.variable for check in self.checks)
+        # The only way to set a field of a frozen dataclass.
         object.__setattr__(self, "measures", tuple(worst[key].measure() for key in variables))
 
     @property

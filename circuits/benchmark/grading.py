@@ -94,7 +94,8 @@ def _find_problem(answer: Any, truth: Truth) -> str:
         return f"scores must map items to numbers, got {type(scores).__name__}"
     if not isinstance(chosen, Set | None):
         return f"chosen must be a set of items or None, got {type(chosen).__name__}"
-    # A method may score more than was asked, such as algorithms that extend the true one; not instead of it.
+    # Scores of items that were not asked about, such as algorithms that extend the true one, are
+    # ignored. They are a mistake only if scores of items that were asked about are missing.
     surplus = [str(item) for item in scores if item not in truth]
     if surplus and not truth.keys() <= scores.keys():
         named = ", ".join(surplus[:_N_ITEMS_NAMED])
@@ -179,10 +180,10 @@ class BenchmarkResult(Result):
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """Table of mean scores, one row per method and one column per question that has main
-        scores (:attr:`scored`). The method with the
-        best mean over questions comes first. A score is averaged first over the variants and seeds
-        of each form (construction) of a machine, then over forms, as in :meth:`summary`.
+        """Table of mean scores, one row per method and one column per question that has main scores
+        (:attr:`scored`). The method with the best mean over questions comes first. A score is
+        averaged first over the variants and seeds of each form (construction) of a machine, then
+        over forms, as in :meth:`summary`.
 
         Each question has several scores. The table shows its main score, with which the name of the
         column ends, as in "edges, ap". Some methods come in several settings, such as "eap:single"
@@ -190,10 +191,11 @@ class BenchmarkResult(Result):
         """
         columns = {}
         for key in self.scored:
-            by_reading = self.summary(key).set_index("method")["mean"]
+            by_setting = self.summary(key).set_index("method")["mean"]
             question = QUESTIONS[key]
-            best_reading = by_reading.groupby(lambda method: method.split(":")[0]).max()
-            columns[f"{question.name}, {question.headline}"] = best_reading
+            # The part of a method's key before the colon is shared by all of its settings.
+            best_setting = by_setting.groupby(lambda method: method.split(":")[0]).max()
+            columns[f"{question.name}, {question.headline}"] = best_setting
         table = pd.DataFrame(columns)
         means = table.mean(axis=1).sort_values(ascending=False, kind="stable")
         return table.loc[means.index]
@@ -472,7 +474,7 @@ def _choose_share(
         folder: folder in which all commands store finished scores.
         shard: this share, such as "2/64"; "" for all jobs.
     """
-    files = {}
+    files = {}  # name of a job -> the file that will have its scores
     for name, job in jobs.items():
         files[name] = job.open_stored_scores(folder, effort).file_of(name, dict[str, Any])
     method_names = [f"{method.question} {method.key}" for method in methods]
@@ -579,7 +581,7 @@ def _grade_subject(
             failed = _grade(subject, job.seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
         finished.save(job.name, dict[str, Any], part)
-        part["refusals"] += failed  # not kept: a method that is mended is asked again
+        part["refusals"] += failed  # not stored, so that a later run calls a repaired method again
     # The stored scores may also be of methods that an earlier run had, and this one has not.
     wanted = {(method.question, method.key) for method in methods}
     for key in ("rows", "refusals"):

@@ -129,6 +129,7 @@ def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
     The edge graph has one node for all embeddings, and one for all neurons of a layer. Edges that
     merge get the most important of their kinds: content, then constant, then clean-up.
     """
+    # Name in the circuit -> name of the node in the edge graph.
     nodes = {name: name for name in EXITS} | dict.fromkeys(EMBEDDINGS, "embed")
     for neuron in circuit.neurons:
         nodes[neuron.name] = f"mlp {neuron.layer}"
@@ -330,7 +331,7 @@ def _drop_columns(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model
     """
     _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
     rank = int((sizes > 1e-9 * sizes.max()).sum())
-    return rows[rank:].T
+    return rows[rank:].T  # the first `rank` right singular vectors span the rows of `lost`
 
 
 def transform_residual_stream(
@@ -473,7 +474,8 @@ def _draw_rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "
     n_fixed = int(model.config.normalization_type is not None)
     n_free = d - n_fixed
     start = torch.cat([torch.ones(d, n_fixed), torch.randn(d, n_free, generator=generator)], 1)
-    # An orthonormal frame, whose first direction (with LayerNorm) is all-ones; the others turn.
+    # An orthonormal frame, whose first direction (with LayerNorm) is that of the all-ones vector.
+    # The matrix rotates the other directions among themselves.
     frame, _ = torch.linalg.qr(start.double())
     turn, _ = torch.linalg.qr(torch.randn(n_free, n_free, generator=generator).double())
     inner = torch.block_diag(torch.eye(n_fixed).double(), turn)

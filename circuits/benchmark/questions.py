@@ -63,7 +63,7 @@ def _measure_effects_of_cuts(material: Material) -> dict[tuple[str, str], float]
             cut_runs = material.run_edge_cuts(ANOTHER, ablation, t)
             changes_of_predictions = cut_runs.predictions - clean.predictions
             for change in (changes_of_predictions, cut_runs.latents - clean.latents):
-                # The largest of all episodes and numbers, [edge]; what became NaN changed without limit.
+                # The largest change over all episodes and numbers, [edge]; NaN counts as infinite.
                 by_edge = change.abs().flatten(1).amax(1).nan_to_num(nan=np.inf)
                 largest = np.maximum(largest, by_edge.double().numpy(force=True))
     return dict(zip(material.edge_names, largest.tolist(), strict=True))
@@ -93,9 +93,10 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
         case = material.case(exit)
         if case is None:
             continue
+        # A purpose of its own: otherwise methods could reuse these runs without paying for them.
         scorer = material.scorer(case, "resample", purpose="grades")
         circuits = [scorer.graph.mask(best_first[:size]) for size in sizes]
-        scorer.run(circuits)
+        scorer.run(circuits)  # as one batch; `values` then finds the runs
         values = [torch.from_numpy(scorer.values(circuit)) for circuit in circuits]
         # The metric of each circuit: without edges, then with more and more, at last with all.
         empty, *measured = [float(by_episode.mean()) for by_episode in values]
@@ -178,6 +179,7 @@ def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[P
     for key, of_variable in subject.places.items():
         # Sites with positions are those of the residual stream.
         inside = [place for place in of_variable if is_anywhere or place.site.kind.axes == "pos"]
+        # Range of the values over all episodes and rounds.
         varies = key in values and np.ptp(values[key].astype(np.float64)) > 0
         if inside and varies:
             places[key] = tuple(inside)
@@ -213,6 +215,7 @@ def _list_hook_points(model: Machine) -> list[str]:
     """Return the sites of a model without layers, as texts: what it carries from round to round,
     then what this passes through.
     """
+    # A channel is a part of the state that the model carries; a single one needs no name.
     channels = [f"latent@{channel.name}" for channel in model.channels]
     sites = channels if len(channels) > 1 else ["latent"]
     for point in model.points.values():
@@ -269,6 +272,8 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
         rank = true.shape[1]
         nothing = true[:, :0]  # a subspace without directions, which scores 0
         answered = answer.subspaces.get(item, nothing)[:, :rank]
+        # For orthonormal bases A and B, the squared entries of A^T B sum to the squared cosines of
+        # the principal angles.
         squared_cosines = (true.T @ orthonormal_basis(answered)).square()
         overlaps.append(float(squared_cosines.sum()) / rank)
     return {"cosine2": float(np.mean(overlaps))}
@@ -351,8 +356,8 @@ def _list_families(subject: KnownMachine, material: Material) -> Truth:
     families, computed = subject.task.rivals(), subject.algorithm.key
     if computed not in families:
         return {}
-    others = [key for key, family in families.items() if family.extends != computed]
-    return {key: "computed" if key == computed else "" for key in others}
+    included = [key for key, family in families.items() if family.extends != computed]
+    return {key: "computed" if key == computed else "" for key in included}
 
 
 def _grade_families(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:

@@ -486,7 +486,8 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     """
     ids, states, sink, move = wiring.ids, wiring.states, wiring.sink, wiring.move
     # Head 2.1 copies the name s_t from an action token beside the current state to buf1 of Select.
-    # The candidate of the current state scores 2: it is an action, and has the tag Qcurr.
+    # This token scores 2: 1 as an action, and 1 for the tag Qcurr. All other tokens score at most 1,
+    # and the sink 1.5 (theta).
     to_current = ((ids["Select"], ids["Qcurr"] + wiring.any_action),)
     state = move(states, "id", "buf1")
     fetch = wire.content_chooser(
@@ -532,7 +533,7 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     )
     # The choice: the action of the maximum, or a draw by a softmax, in which ties share.
     choice_rule, choice_scores = best_rule, best_scores
-    if wiring.beta is not None:
+    if wiring.beta is not None:  # a softmax policy
         choice_rule = "softmax"
         choice_scores = _score_actions(
             wiring, margin=_MARGINS[choice_rule], sharpness=wiring.beta, tau=0.0
@@ -584,7 +585,7 @@ def _score_actions(
     ids, buf2, constant = wiring.ids, wiring.buf2, wiring.constant
     select = ids["Select"]
     range_of_values = 2.0 * sharpness * wiring.bound  # from -M to M
-    gate = margin
+    gate = margin  # is subtracted from the scores of all positions but candidates
     if wiring.signed:  # a candidate's value may be -M, and that of other positions is 0
         gate += range_of_values
     action_index = wiring.basis.zero  # reads a at the token of action a
@@ -598,15 +599,17 @@ def _score_actions(
         by_value += ((share * buf2.sum(wiring.actions), wiring.any_action),)
         if tau:
             by_value += ((-sharpness * tau * select, action_index),)
-        # The gate stands beside values of either size in one sum: it must not drown in their rounding.
+        # A score is the sum of the gate and of values up to M. The gate must be much larger than
+        # the rounding error of these values.
         gate = max(gate, 2.0**-10 * sharpness * wiring.bound)
+        # Tokens other than Select may hold values in buf2, too: the sink must score above these.
         gate_of_sink = gate + range_of_values
     else:  # a candidate's coordinate buf2[Qnext] holds Q(s', a)
         by_value = ((sharpness * select, buf2["Qnext"] - tau * action_index),)
         gate_of_sink = gate
     # 0 at candidates, which are actions next to s' (Qnext); at most -gate elsewhere.
     to_candidates = (select, gate * (ids["Qnext"] + wiring.any_action - 2.0 * constant))
-    # All tokens but Select attend to the sink.
+    # As queries, all tokens but Select attend to the sink.
     to_sink = (gate_of_sink * (constant - select), wiring.sink)
     return (*by_value, to_candidates, to_sink)
 
@@ -788,6 +791,7 @@ def _sample_episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int
     n_states, n_actions = arguments["n_states"], arguments["n_actions"]
     parts = []
     for k, regime in enumerate(_REGIMES):
+        # Every third episode, from the k-th on; the first regimes get what a third leaves over.
         n_of_regime = len(range(k, n_episodes, len(_REGIMES)))
         if n_of_regime:
             part = mdp.sample_mdps(n_of_regime, n_states, n_actions, seed=seed, regime=regime)
@@ -816,7 +820,8 @@ def _get_unit(circuit: Circuit, values: Values, key: str) -> float:
     of the true value and this unit.
 
     For variables in units of reward, it is the largest absolute Q-value or reward of the run, but
-    at least M / 16, where M bounds ``|Q|``. For one-hot variables and probabilities, it is 1.
+    at least M / 16, where M bounds ``|Q|``. The circuit adds and subtracts M, so that its rounding
+    errors do not become smaller with the values. For one-hot variables and probabilities, it is 1.
 
     Args:
         circuit: the circuit; its rewards and discount determine M.
@@ -845,13 +850,15 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
         For each variable that depends on the choice, a mask ``[episode, round]``, True where
         undecided; no masks for a softmax policy or a single action.
     """
-    arguments, next_values = circuit.arguments, values["next_values"]  # [episode, round, action]
+    arguments = circuit.arguments
+    next_values = values["next_values"]  # Q(s', a), [episode, round, action]
     n_actions = next_values.shape[-1]
     if arguments["beta"] is not None or n_actions == 1:
         return {}
     slope = circuit.algorithm.parameters["tie_slope"]
-    ranked = np.sort(next_values - slope * np.arange(n_actions), axis=-1)
-    # Equal values lead by the slope itself, and are decided.
+    ranked = np.sort(next_values - slope * np.arange(n_actions), axis=-1)  # the best last
+    # Leads below the width count as ties. In float64 it is less than the slope: if two values are
+    # equal, the first action leads by the slope, which decides the choice.
     width = slope / 4 if dtype == "float64" else _TIE_WIDTH * _find_largest_value(values)
     is_softmax = arguments["eta"] is not None
     if is_softmax and arguments["hardness"] > _LARGEST_POLICY_HARDNESS:
@@ -865,7 +872,8 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
         is_close &= next_values.any(-1)
     undecided = {key: is_close for key in ("policy", "best_column") if key in circuit.sites}
     if "noise" in values:
-        undecided["policy"] = is_close & (values["noise"] == 0)  # not where the machine explores
+        # A random draw above 0 names the action, whatever the values are.
+        undecided["policy"] = is_close & (values["noise"] == 0)
     return undecided
 
 

@@ -223,8 +223,12 @@ def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
     of_candidates: list[float] = []
     of_others: list[float] = []
     for j in range(layout.predict_position + 1):
+        # Inner product of the code of position j with the sum of both candidates' codes.
         overlap = sum(codes.overlap(j, c) for c in candidates)
-        (of_candidates if j in candidates else of_others).append(overlap)
+        if j in candidates:
+            of_candidates.append(overlap)
+        else:
+            of_others.append(overlap)
     lead = min(of_candidates) - max(of_others)
     require(
         lead > MIN_MARGIN,
@@ -246,7 +250,8 @@ def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire
             gain.
     """
     ids, near = basis["id"], basis["near"]
-    # From the second round on z holds the root, and z + r holds it twice.
+    # The sum of the latent's set and of the root r counts the root twice, if the set has it already.
+    # x - relu(x - 1) turns 2 into 1, and leaves 0 and 1.
     neurons = [
         wire.Neuron("1 clip", layer=0, read=near[node], bias=-1.0, write=-near[node])
         for node in nodes
@@ -254,6 +259,7 @@ def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire
     for node in nodes:
         copied, written = near[node], ids[node]
         reached = 2.0 * gain * copied
+        # relu(y - .5) - relu(y - 1.5), with y = 2 gain x, rises from 0 to 1 between y = .5 and 1.5.
         neurons += [
             wire.Neuron("2 reached", layer=1, read=reached, bias=-0.5, write=written),
             wire.Neuron("2 at most once", layer=1, read=reached, bias=-1.5, write=-written),
@@ -281,9 +287,9 @@ def _sample_episodes(
     """
     n_nodes, n_edges = circuit.arguments["n_nodes"], circuit.arguments["n_edges"]
     n_rounds = min(n_rounds, n_nodes + 1)
-    n_each = max(1, n_episodes // 2)
+    n_per_regime = max(1, n_episodes // 2)
     regimes = ("uniform", "path")
-    parts = [sample(n_each, n_rounds, n_nodes, n_edges, regime, seed) for regime in regimes]
+    parts = [sample(n_per_regime, n_rounds, n_nodes, n_edges, regime, seed) for regime in regimes]
     return join_batches(parts, " and ".join(regimes))
 
 

@@ -168,9 +168,10 @@ def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> list[wi
     is_r = variant == "R"
 
     copy = partial(wire.copy, basis)  # (labels, source block, target block, scale)
-    # The tag is on w too (it sees only itself): subtract it there.
+    # Head 1.2 marks the token after w, the latent, with the tag buf1[w]. The token w attends to
+    # itself and gets the tag, too, which is subtracted: at_latent reads 1 at the latent alone.
     at_latent = buf1["w"] - sink
-    # In variant R, the update token gets the state from head 2.3.
+    # The tokens that fetch the state by head 2.1. In variant R, the update token uses head 2.3.
     fetching = ids["p?"] if is_r else ids["p?"] + ids["w?"]
     not_a_vote = constant - ids.sum(votes)
     same_expert = wire.match(basis, experts, "buf2", "buf1")
@@ -236,6 +237,7 @@ def _get_unit(circuit: Circuit, values: Values, key: str) -> float:
         return float(circuit.arguments["log_gamma"])
     if key != "prediction":
         return 1.0
+    # A prediction is a softmax of log-weights, whose rounding errors grow with their size.
     largest = float(np.abs(values["next_log_weights"]).max())
     return max(1.0, largest / 500)
 

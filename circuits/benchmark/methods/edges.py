@@ -69,7 +69,7 @@ def _score_by_attribution(
         subject: the machine; not used.
         material: its runs.
     """
-    rows, columns = np.array(material.candidates).T  # indices of sources and destinations
+    sources, destinations = np.array(material.candidates).T  # indices in the edge graph
 
     def effects(case: Case) -> np.ndarray:
         """Return the attribution of each candidate edge, ``[edge]``."""
@@ -83,7 +83,7 @@ def _score_by_attribution(
 
         key = ("attribution", case.corruption, case.exit, case.round, steps)
         attributions = material.compute_once(key, make)
-        return np.asarray(np.abs(attributions) / case.scale)[rows, columns]
+        return np.asarray(np.abs(attributions) / case.scale)[sources, destinations]
 
     return largest_effects(material, reading, material.edge_names, effects)
 

@@ -53,7 +53,7 @@ def _fit_probe(
         x, y = x - x.mean(0), y - y.mean(0)
     n_known = 2 * len(x) // 3
     known_x, known_y = x[:n_known], y[:n_known]
-    # A penalty has no scale where no activation varies.
+    # The penalty is relative to the variance of the activations; if they are constant, it is 0.
     varies = bool(((known_x - known_x.mean((0, 1))).abs() > 1e-9).any())
     ridge = RIDGE if varies else 0.0
     fitted = Affine.fit(known_x.flatten(0, 1), known_y.flatten(0, 1), ridge)
@@ -189,7 +189,7 @@ def _get_activations(material: Material, site: str) -> Float[Tensor, "episode ro
         _, _, cache = replay(model, run, names_filter=[place.hook])
         return cache[place.hook].double()
 
-    # [episode, round, ...], behind which the hook has its own axes.
+    # [episode, round, ...]; the other axes are those of the hook.
     activation = material.compute_once(("activation", place.hook), replay_site)
     if place.kind.axes == "pos" and place.position is not None:
         return activation[:, :, run.layout.position(place.position)]
@@ -204,13 +204,15 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
     The score is the cosine between the actual effects on an output and those that the algorithm
     predicts for a swap of the variable. The better of the outputs "prediction" and "state" counts.
     """
-    # A handwired model says itself where its latents hold the state; of others it is decoded.
+    # A handwired model has a function that reads the state from its latents. Other models need a
+    # decoder.
     decode = None
     if not subject.model.is_handwired:
         decode = material.compute_once(
             "state decoder", lambda: _fit_state_decoder(subject, material)
         )
-    runs = material.run(2), material.run(3)
+    runs = material.run(2), material.run(3)  # base, and source of the activations
+    # `written` is the key of the state after a round; "" if the algorithm carries none.
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
     for key, site in material.items("where"):
@@ -239,11 +241,12 @@ def _fit_state_decoder(subject: KnownMachine, material: Material) -> Callable[[T
         A function from latents to the state.
     """
     run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
+    # The state after each round, and the latents that the round wrote (index 0 has the initial ones).
     values = np.asarray(material.variables[NEXT + key], np.float64)
-    state = run.layout.per_latent(torch.from_numpy(values))
+    state = run.layout.per_latent(torch.from_numpy(values))  # split among the latents
     has_several = run.layout.n_latents > 1
     decoder = Decoder.fit(run.latents[:, 1:], state, ridge=RIDGE, per_latent=has_several)
-    return lambda latents: run.layout.state(decoder(latents))
+    return lambda latents: run.layout.state(decoder(latents))  # joined again
 
 
 def _answer_das(question: str, subject: KnownMachine, material: Material) -> Answer:
