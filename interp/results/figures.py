@@ -111,7 +111,7 @@ def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
     # Grey is for the series without a colour of their own.
     hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
     most_varying_first = np.argsort(-np.nanstd(reference, 0), kind="stable").tolist()
-    return dict(zip(most_varying_first, hues, strict=False))
+    return dict(zip(most_varying_first, hues, strict=False))  # zip ends with the hues
 
 
 def _scale_difference(axes: Axes, largest: float) -> None:
@@ -247,7 +247,7 @@ def draw_curve(
         label: name of the curve in a legend; empty for none.
     """
     options: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "label": label}
-    if len(part) <= 25:
+    if len(part) <= 25:  # more markers would hide the line
         options |= {"marker": "o", "markersize": 3.5}
     if order == 0:
         # Thick, but below the others (their zorder is 2), so that it hides none of them.
@@ -482,7 +482,8 @@ def _make_colour_map(negative: str | None, positive: str) -> Colormap:
         negative: hue of -1, where the map then begins; None for a map that begins at 0.
         positive: hue of 1, where the map ends.
     """
-    levels = np.linspace(-1 if negative else 0, 1, 257)  # an odd number has a level at 0
+    # From -1 to 1, or from 0 to 1; an odd number of levels has one at 0.
+    levels = np.linspace(-1 if negative else 0, 1, 257)
     colours = []
     for level in levels:
         hue = negative if negative and level < 0 else positive
@@ -698,7 +699,8 @@ def _draw_arrow(
         is_far: True for a strong bend, past the boxes of the layers in between.
     """
     (_, y0), (_, y1) = start, end
-    # A positive bend pushes an arrow to the right downwards: away from the middle in the lower half.
+    # Arrows point to the right. A positive bend curves them downwards, which is away from the middle
+    # (y = 0) in the lower half of the picture.
     direction = 1 if y0 + y1 <= 0 else -1
     bend = direction * (0.25 if is_far else 0.04)
     arrow = FancyArrowPatch(

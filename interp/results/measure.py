@@ -281,7 +281,7 @@ class Measure:
             return ("undecided", reason) if reason else ("yes", "")
         if is_on_no_side:
             return "no", ""
-        # Of the two thresholds, the one for "yes" is the upper one if the claim is true above it.
+        # The threshold for "yes" is the upper one of the two if the claim is true above it.
         lower, upper = sorted((self.threshold, no_threshold))
         is_between = lower <= low and high <= upper
         return "undecided", BETWEEN if is_between else SPANS
@@ -484,7 +484,7 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         values: dict[str, Any] = {"key": key, "number": number}
         for name, value in fields_of_claim.items():
             values[name] = value.format(**words or {}) if isinstance(value, str) else value
-        # A list in a TOML file.
+        # A list if the table is a TOML file; the field is a tuple.
         values["rests_on"] = tuple(values.get("rests_on", ()))
         return Measure(**values | changes)
 
@@ -597,6 +597,7 @@ def _describe_undecided_claims(undecided: Sequence[Measure], n_measures: int) ->
         undecided: the undecided measures, at least one.
         n_measures: the number of all measures.
     """
+    # "It is undecided whether it partly ..." would be ambiguous.
     predicate = undecided[0].yes.removeprefix("partly ")
     if len(undecided) == 1 and predicate:
         text = f"It is undecided whether it {predicate}"

@@ -76,9 +76,11 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
         svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = svg[svg.index("<svg") :]  # without the XML declaration
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    # matplotlib's own rule is `*{...}`, which on a page would reach every element; page.css has it, scoped.
+    # matplotlib's style sheet has the selector `*`, which would apply to every element of the page.
+    # page.css has the same rules for figures alone.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
-    # Two equal images would share their id.
+    # Images and groups lose their ids, which two equal images would share. Other ids, to which the
+    # SVG refers, get the prefix.
     svg = re.sub(r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
@@ -119,7 +121,8 @@ def _shorten(body: str) -> str:
     """Remove half of the bytes of an SVG: long decimals, fonts (a page has its own), rotations by 0
     and groups of one element. Text in the picture stays as it is.
     """
+    # Digits after the second decimal, fonts, or rotations by 0; removed inside of tags only.
     superfluous = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
     body = re.sub(r"<[^>]+>", lambda tag: re.sub(superfluous, "", tag[0]), body)
-    body = re.sub(r"\s*\n\s*", "\n", body)
+    body = re.sub(r"\s*\n\s*", "\n", body)  # no indentation, no empty lines
     return re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", body)

@@ -275,7 +275,8 @@ class Decoder:
             last_axes == shape,
             f"this decoder's states have shape {shape}, got a change of shape {tuple(change.shape)}",
         )
-        # One map for all latents, or one per latent; each has its part of the state.
+        # One map for all latents, or one per latent; each has its part of the state. All maps have
+        # equally many outputs.
         slopes = maps[0].slopes
         by_map = change.to(slopes).reshape(*leading_axes, len(maps), slopes.shape[1])
         parts = by_map.unbind(-2)  # one [*batch, output] per map
@@ -322,8 +323,10 @@ def predict_across_folds(
         f"decoding held-out episodes needs 2 folds or more, and at least {n_folds} {units_in_words}, got {n_units}",
     )
     targets = torch.as_tensor(np.asarray(states, dtype=np.float64))
+    # Each participant gets a random number from 0 to n_units - 1, and all of their episodes the
+    # fold of this number.
     order = np.random.default_rng([seed, 0]).permutation(n_units)
-    fold = torch.from_numpy(order[participant] % n_folds)  # of each episode
+    fold = torch.from_numpy(order[participant] % n_folds)  # [episode]
     decoded = torch.empty_like(targets)
     for k in range(n_folds):
         held_out = fold == k

@@ -153,7 +153,7 @@ def is_biased_low(
     centred = _subtract_mean(values, used, n_steps)
     total_squares = np.einsum("etk,etk->k", centred, centred)
     # Between episodes: n (mean of the episode)^2 = (sum of the episode)^2 / n.
-    squares_between = (centred.sum(1) ** 2 / np.maximum(n_steps, 1)).sum(0)
+    squares_between = (centred.sum(1) ** 2 / np.maximum(n_steps, 1)).sum(0)  # [output]
     varies = total_squares > 0
     is_constant_within = varies & (squares_between >= _CONSTANT_SHARE * total_squares)
     needed = n_features * _EPISODES_PER_FEATURE
@@ -319,7 +319,9 @@ def difference(
         control_references = references
     fit = _LogInterval.of(losses, references, n_folds, score)
     control = _LogInterval.of(control_losses, control_references, n_folds, score)
-    of_fit, of_control = fit.contributions, control.contributions  # [episode], with the sum 0
+    # What each episode contributes to the sampling errors of the two ratios, [episode], with the
+    # sum 0. Their correlation is that of the two errors.
+    of_fit, of_control = fit.contributions, control.contributions
     require(len(of_fit) == len(of_control), "a fit and its control share their episodes")
     spread = sqrt(float(of_fit @ of_fit) * float(of_control @ of_control))
     correlation = min(max(float(of_fit @ of_control) / spread, -1.0), 1.0) if spread > 0 else 0.0
@@ -333,7 +335,8 @@ def difference(
         return sqrt(max(squared, 0.0))
 
     fit_ratio, control_ratio = fit.ratio, control.ratio
-    gain = control_ratio - fit_ratio  # least if the fit's ratio is high and the control's low
+    gain = control_ratio - fit_ratio
+    # The gain is smallest if the fit's ratio is high and the control's is low.
     below = combine(fit.high - fit_ratio, control_ratio - control.low)
     above = combine(fit_ratio - fit.low, control.high - control_ratio)
     return Interval(gain, gain - below, gain + above)
