@@ -25,7 +25,7 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.support.checks import checked_result
 from interp.support.errors import require
-from reports.explore.view import Bench, Edit, View, Written
+from reports.explore.view import Edit, Setup, View, Written
 
 _N_CONTROLS = 4
 """Number of random changes of equal size, whose range is shown."""
@@ -42,7 +42,7 @@ class Answer:
     """What the edits of a page change: one episode, run with and without the edits.
 
     Attributes:
-        bench: the machine with its episodes and algorithm.
+        setup: the machine with its episodes and algorithm.
         view: what the page shows: an episode, a round and edits.
         episodes: the view's episode, with edited inputs.
         before, after: the run without and with the edits.
@@ -61,7 +61,7 @@ class Answer:
             each.
     """
 
-    bench: Bench
+    setup: Setup
     view: View
     episodes: Any
     before: Rollout
@@ -88,9 +88,9 @@ class Answer:
         """Return key of a variable -> its values ``[round, ...]`` as decoded from latents ``[1,
         round, latent, d_model]``; empty if no state can be decoded.
         """
-        if self.bench.decoder_refusal:
+        if self.setup.decoder_error:
             return {}
-        decoded = self.bench.writer.read(latents)
+        decoded = self.setup.writer.read(latents)
         return {key: values[0] for key, values in decoded.items()}
 
     @cached_property
@@ -100,7 +100,7 @@ class Answer:
         The view can choose it. Otherwise it is the outcome with the prediction that the edits
         change most; if they change none, the outcome with the prediction that varies most.
         """
-        n_outcomes = len(self.bench.layout.outcomes)
+        n_outcomes = len(self.setup.layout.outcomes)
         chosen = self.view.outcome
         require(chosen < n_outcomes, f"outcome {chosen} does not exist: 0 to {n_outcomes - 1}")
         if chosen >= 0:
@@ -109,7 +109,8 @@ class Answer:
         moves = np.abs(after - before).max(0)
         if moves.max() > _ROUNDING:
             return int(moves.argmax())
-        # The probabilities of two outcomes vary equally, up to rounding: the last outcome is drawn.
+        # The probabilities of two outcomes sum to 1 and vary equally, up to rounding. A tiny bonus
+        # that grows with the index chooses the last outcome.
         tie_break = 1e-9 * np.arange(n_outcomes)
         return int((before.std(0) + tie_break).argmax())
 
@@ -141,7 +142,7 @@ class Answer:
         ``[..., round]``.
         """
         change = np.abs(after - before)
-        if self.bench.predicts_classes:
+        if self.setup.predicts_classes:
             return change.sum(-1) / 2  # total variation distance
         return change[..., 0]  # the only outcome: a mean
 
@@ -153,14 +154,14 @@ class Answer:
 
         All names are "" if the task predicts a real number.
         """
-        n_rounds = self.bench.n_rounds
-        if not self.bench.predicts_classes:
+        n_rounds = self.setup.n_rounds
+        if not self.setup.predicts_classes:
             return [""] * n_rounds
-        layout = self.bench.layout
+        layout = self.setup.layout
         # One prediction per outcome, certain of it: [prediction, episode, round, outcome].
         certain = torch.eye(len(layout.outcomes), dtype=torch.float64)[:, None, None]
         prediction = layout.prediction(certain.expand(-1, 1, n_rounds, -1))
-        losses = self.bench.task.data.losses(prediction, self.episodes, slice(0, n_rounds))
+        losses = self.setup.task.data.losses(prediction, self.episodes, slice(0, n_rounds))
         losses = losses[:, 0]  # of the only episode: [prediction, round]
         is_best = losses <= losses.min(0).values + 1e-9
         return [" or ".join(compress(layout.outcomes, of_round)) for of_round in is_best.T]
@@ -180,9 +181,9 @@ class Answer:
         * moved_control_mean, moved_control_low and moved_control_high: mean, lowest and highest
           change of the machine's predictions under the random changes; absent without edits.
         """
-        names = self.bench.layout.outcomes
+        names = self.setup.layout.outcomes
         n_outcomes = len(names)
-        rounds = np.arange(self.bench.n_rounds)
+        rounds = np.arange(self.setup.n_rounds)
         columns: dict[str, Any] = {}
         columns["round"] = np.repeat(rounds, n_outcomes)
         columns["outcome"] = list(names) * len(rounds)
@@ -200,12 +201,12 @@ class Answer:
         return pd.DataFrame(columns)
 
 
-def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
+def answer(setup: Setup, view: View, whole: bool = True) -> Answer:
     """Run one episode on the machine and on its algorithm, without and with the edits of a page.
     Random changes of equal size are the controls.
 
     Args:
-        bench: the machine with its episodes.
+        setup: the machine with its episodes.
         view: what the page shows: an episode, a round and edits.
         whole: True makes all edits in the machine. False is for a reference machine: it makes only
             edits of inputs (kind "input") and of the decoded state ("move"). It leaves out edits
@@ -217,33 +218,33 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         The runs and predictions without and with the edits, and the machine's predictions under the
         random changes.
     """
-    _require_existing(bench, view)
-    model = bench.model
-    episodes = bench.episodes
+    _require_existing(setup, view)
+    model = setup.model
+    episodes = setup.episodes
     for edit in view.edits:
-        episodes = edit.change_inputs(bench, episodes)
+        episodes = edit.change_inputs(setup, episodes)
     episodes = episodes.select([view.episode])
-    write_hooks = _make_write_hooks(bench, view, whole)
+    write_hooks = _make_write_hooks(setup, view, whole)
     hooks: dict[int, list[Any]] = defaultdict(list)
     for write_hook in write_hooks:
         hooks[write_hook.round].append((write_hook.written.site.hook, write_hook))
-    before = bench.run_episode(view.episode)
+    before = setup.run_episode(view.episode)
     inputs_before = before.fed.tensors()
-    fed = model.prepare(bench.layout.encode(episodes))
-    changed_rounds = _find_changed_rounds(bench, inputs_before, fed.tensors())
-    latent = resolve_site("latent", model, bench.layout)
+    fed = model.prepare(setup.layout.encode(episodes))
+    changed_rounds = _find_changed_rounds(setup, inputs_before, fed.tensors())
+    latent = resolve_site("latent", model, setup.layout)
     read_latents = before.latents[:, :-1].clone()  # without the last ones, which no round reads
     for t in {*changed_rounds, *hooks}:
         # After the edits of the round, so that the stored latents have them.
         hooks[t].append((latent.hook, partial(_store_read_latents, read_latents, t)))
     after = before
-    controls = np.zeros((0, bench.n_rounds, 1))
+    controls = np.zeros((0, setup.n_rounds, 1))
     if hooks:
         joined = _join_inputs(inputs_before, fed.tensors(), first=min(hooks))
         clean = replace(before, fed=replace(fed, **joined))
         after = rollout(model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
         if not view.hold:
-            for t in set(range(bench.n_rounds)) - set(hooks):
+            for t in set(range(setup.n_rounds)) - set(hooks):
                 read_latents[:, t] = after.latents[:, t]
         change = (after.latents - before.latents)[0].double()  # [round + 1, latent, d_model]
         distance = change.flatten(1).norm(dim=-1)
@@ -251,12 +252,12 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         # the edits move those that it reads or writes.
         moves = [(t, latent, float(distance[t : t + 2].max())) for t in changed_rounds]
         moves += [(hook.round, hook.written.site, hook.size) for hook in write_hooks]
-        controls = _run_controls(bench, view, moves)
-    values_before = bench.select_values([view.episode])
-    values_after, n_followed = _run_algorithm(bench, view, episodes)
-    predict = bench.algorithm.distribution  # from values of variables to probabilities, or means
+        controls = _run_controls(setup, view, moves)
+    values_before = setup.select_values([view.episode])
+    values_after, n_followed = _run_algorithm(setup, view, episodes)
+    predict = setup.algorithm.distribution  # from values of variables to probabilities, or means
     return Answer(
-        bench=bench,
+        setup=setup,
         view=view,
         episodes=episodes,
         before=before,
@@ -267,28 +268,28 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         n_followed=n_followed,
         values_before=values_before,
         values_after=values_after,
-        machine=(_predict(bench, before)[0], _predict(bench, after)[0]),
+        machine=(_predict(setup, before)[0], _predict(setup, after)[0]),
         algorithm=(np.asarray(predict(values_before)[0]), np.asarray(predict(values_after)[0])),
     )
 
 
-def _require_existing(bench: Bench, view: View) -> None:
+def _require_existing(setup: Setup, view: View) -> None:
     """Raise InputError if the episode or the round of the view does not exist."""
-    n_episodes = len(bench.episodes)
+    n_episodes = len(setup.episodes)
     require(
         view.episode < n_episodes,
         f"episode {view.episode} does not exist: there are episodes 0 to {n_episodes - 1}",
     )
-    last = bench.n_rounds - 1
+    last = setup.n_rounds - 1
     require(
         view.round <= last,
         f"round {view.round} is out of range: the episodes have rounds 0 to {last}",
     )
 
 
-def _predict(bench: Bench, run: Rollout) -> _Array:
+def _predict(setup: Setup, run: Rollout) -> _Array:
     """Return the probabilities, or means, that a run predicts, ``[episode, round, outcome]``."""
-    distribution = bench.layout.distribution(run.predictions)
+    distribution = setup.layout.distribution(run.predictions)
     return distribution.double().numpy(force=True)
 
 
@@ -309,6 +310,12 @@ class _WriteHook:
     size: float = 0.0
 
     def __call__(self, activation: Tensor, hook: object) -> Tensor:
+        """Return the activation with the edit, and record the norm of the change.
+
+        Args:
+            activation: activation at the hook point.
+            hook: the hook point; not used.
+        """
         site = self.written.site
         before = site.read(activation, self.layout)
         after = self.written.edit_activation(before, self.round)
@@ -319,20 +326,20 @@ class _WriteHook:
         return write(activation, site, self.layout, after)
 
 
-def _make_write_hooks(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
+def _make_write_hooks(setup: Setup, view: View, whole: bool) -> list[_WriteHook]:
     """Make forward hooks for all edits inside the machine: one for each edit and round in which it
     acts.
 
     Args:
-        bench: the machine with its episodes.
+        setup: the machine with its episodes.
         view: what the page shows: an episode, a round and edits.
         whole: True makes hooks for all edits; False only for changes of the decoded state.
     """
     writes: list[_WriteHook] = []
     for edit in view.edits:
-        written = edit.make_written(bench) if whole or edit.kind == "move" else None
+        written = edit.make_written(setup) if whole or edit.kind == "move" else None
         if written is not None:  # its values are by round
-            writes += [_WriteHook(written, t, bench.layout) for t in written.values]
+            writes += [_WriteHook(written, t, setup.layout) for t in written.values]
     return writes
 
 
@@ -349,22 +356,22 @@ def _store_read_latents(read: Tensor, t: int, activation: Tensor, hook: object) 
 
 
 def _find_changed_rounds(
-    bench: Bench, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    setup: Setup, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> list[int]:
     """Return the indices of the rounds in which the edits change inputs.
 
     A choice that the machine makes itself does not count as an input.
 
     Args:
-        bench: the machine with its episodes.
+        setup: the machine with its episodes.
         before, after: the machine's inputs ``[episode, round, ...]`` by name, without and with the
             edits.
     """
-    choice = bench.layout.choice_position
-    is_changed = torch.zeros(bench.n_rounds, dtype=torch.bool)
+    choice = setup.layout.choice_position
+    is_changed = torch.zeros(setup.n_rounds, dtype=torch.bool)
     for name, tensor in after.items():
         differs = (tensor != before[name])[0]  # of the only episode: [round, ...]
-        differs = differs.reshape(bench.n_rounds, -1)
+        differs = differs.reshape(setup.n_rounds, -1)
         if name == "tokens" and choice is not None:
             differs[:, choice] = False
         is_changed |= differs.any(-1).cpu()
@@ -388,12 +395,12 @@ def _join_inputs(
     return joined
 
 
-def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
+def _run_controls(setup: Setup, view: View, moves: Iterable[_Move]) -> _Array:
     """Run the machine four times with random changes that are as large as those of the edits, as
     controls.
 
     Args:
-        bench: the machine with its episodes.
+        setup: the machine with its episodes.
         view: what the page shows, for the episode and the seed.
         moves: (round, site, norm) of each change that the edits make.
 
@@ -403,17 +410,17 @@ def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
     generator = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
     for t, site, size in moves:
-        hooks[t].append((site.hook, partial(_move_at_random, bench, generator, site, size)))
+        hooks[t].append((site.hook, partial(_move_at_random, setup, generator, site, size)))
     # The same episode several times, and its run without edits.
-    episodes = bench.episodes.select([view.episode] * _N_CONTROLS)
-    clean = bench.run_episode(view.episode).select([0] * _N_CONTROLS)
+    episodes = setup.episodes.select([view.episode] * _N_CONTROLS)
+    clean = setup.run_episode(view.episode).select([0] * _N_CONTROLS)
     propagate = not view.hold  # with hold, an edit has no effect on later rounds
-    run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
-    return _predict(bench, run)
+    run = rollout(setup.model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
+    return _predict(setup, run)
 
 
 def _move_at_random(
-    bench: Bench,
+    setup: Setup,
     generator: torch.Generator,
     site: Site,
     size: float,
@@ -423,73 +430,76 @@ def _move_at_random(
     """Forward hook: return the activation with a random vector added at a site.
 
     Args:
-        bench: the machine.
+        setup: the machine.
         generator: draws the vector.
         site: the site.
         size: norm of the vector.
         activation: activation at the hook point.
         hook: the hook point; not used.
     """
-    before = site.read(activation, bench.layout)
+    before = site.read(activation, setup.layout)
     noise = torch.randn(before.shape, generator=generator, dtype=torch.float64)
-    noise = noise.to(before.device) * _mask_movable(bench, site, before)
+    noise = noise.to(before.device) * _mask_movable(setup, site, before)
     # The norm over all axes but the first, which is that of the controls. It is 0 if no number may
     # move.
     length = torch.linalg.vector_norm(noise, dim=tuple(range(1, before.ndim)), keepdim=True)
     after = before + (noise / length.clamp_min(1e-30) * size).to(before)
-    return write(activation, site, bench.layout, after)
+    return write(activation, site, setup.layout, after)
 
 
-def _mask_movable(bench: Bench, site: Site, values: Tensor) -> Tensor:
+def _mask_movable(setup: Setup, site: Site, values: Tensor) -> Tensor:
     """Return a mask of the numbers at a site that a random change may move: 1, or 0 for padding,
     masks and counters.
 
     Args:
-        bench: the machine and its layout.
+        setup: the machine and its layout.
         site: the site.
         values: the activation at the site, ``[batch, ...]``.
     """
     axes = site.kind.axes
     if axes == "latent":
-        _, latents, *_ = site.index(bench.layout)  # of [batch, latent, d_model]
-        mask = carried_mask(bench.model)[latents].reshape(values.shape[1:])
+        _, latents, *_ = site.index(setup.layout)  # of [batch, latent, d_model]
+        mask = carried_mask(setup.model)[latents].reshape(values.shape[1:])
         return mask.to(values.device, torch.float64)
     is_movable = values.isfinite()  # masked attention scores are infinite
-    # Outside of vectors at positions, a 0 is taken for padding or for a masked weight.
+    # In vectors at positions, a 0 is a number like others. Elsewhere, such as in attention patterns,
+    # it stands for padding or for a masked weight.
     if axes and not axes.startswith("pos"):
         is_movable &= values != 0
     return is_movable.double()
 
 
-def _run_algorithm(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
+def _run_algorithm(setup: Setup, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
     """Run the algorithm with those edits that have a counterpart in the algorithm.
 
     Args:
-        bench: the machine with its episodes and the algorithm.
+        setup: the machine with its episodes and the algorithm.
         view: what the page shows: an episode, a round and edits.
         episodes: the view's episode, with edited inputs.
 
     Returns:
         The algorithm's variables ``[1, round, ...]`` by key, and the number of these edits.
     """
-    # Any state serves to ask which edits have a counterpart: here that of round 0.
-    state = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
-    on_state = [edit for edit in view.edits if edit.apply_to_state(bench, state, 0) is not None]
+    # `apply_to_state` returns None for edits without a counterpart. Which ones these are does not
+    # depend on the state, so that the state of round 0 is passed here.
+    state = {key: setup.values[key][[view.episode], 0] for key in setup.algorithm.state}
+    on_state = [edit for edit in view.edits if edit.apply_to_state(setup, state, 0) is not None]
     n_inputs = sum(edit.kind == "input" for edit in view.edits)
     n_followed = n_inputs + len(on_state)
-    # Only a run round by round can start a round from another state than the last one left.
+    # An edited state, or with `hold` the state of the run without edits, replaces the state that the
+    # round before has computed. This needs a run round by round.
     if on_state or view.hold:
-        return _step_algorithm(bench, view, episodes, on_state), n_followed
-    return bench.algorithm.run(episodes), n_followed
+        return _step_algorithm(setup, view, episodes, on_state), n_followed
+    return setup.algorithm.run(episodes), n_followed
 
 
 def _step_algorithm(
-    bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]
+    setup: Setup, view: View, episodes: Any, edits: Sequence[Edit]
 ) -> Mapping[str, _Array]:
     """Run the algorithm round by round, and apply edits to its state.
 
     Args:
-        bench: the machine with its episodes and the algorithm.
+        setup: the machine with its episodes and the algorithm.
         view: what the page shows; with ``hold`` every round starts from the state of the run
             without edits.
         episodes: the view's episode, with edited inputs.
@@ -498,19 +508,19 @@ def _step_algorithm(
     Returns:
         The algorithm's variables ``[1, round, ...]`` by key.
     """
-    states = bench.select_values([view.episode])
-    start, inputs = bench.algorithm.compute_states_and_inputs(episodes)
+    states = setup.select_values([view.episode])
+    start, inputs = setup.algorithm.compute_states_and_inputs(episodes)
     state = {key: value[:, 0] for key, value in start.items()}
     steps = []
-    for t in range(bench.n_rounds):
+    for t in range(setup.n_rounds):
         if view.hold:
             state = {key: states[key][:, t] for key in state}
         for edit in edits:
-            if t in edit.rounds(bench):
+            if t in edit.rounds(setup):
                 # It would be None for an edit without a counterpart; these edits all have one.
-                state = edit.apply_to_state(bench, state, t) or state
+                state = edit.apply_to_state(setup, state, t) or state
         inputs_of_round = {key: value[:, t] for key, value in inputs.items()}
         with np.errstate(all="ignore"):  # a state that cannot occur may have no answer: NaN
-            state, values = bench.algorithm.step(state, inputs_of_round)
+            state, values = setup.algorithm.step(state, inputs_of_round)
         steps.append(values)
     return {key: np.stack([values[key] for values in steps], 1) for key in steps[0]}

@@ -20,7 +20,7 @@ from interp.results.palette import INK, LIGHT
 from interp.results.style import WIDTH, house_style, inline_svg
 from reports.attention import AttentionView, heads_of
 from reports.explore.answer import Answer
-from reports.explore.view import KINDS, Bench, write_script
+from reports.explore.view import KINDS, Setup, write_script
 
 VISIBLE = 1e-3
 """Smallest change of a prediction that a page treats as a change.
@@ -72,19 +72,21 @@ def _find_state_number(answer: Answer) -> _StateNumber | None:
     before, after = answer.decoded
     if not before:
         return None
-    moves = {}  # key of a variable -> largest change of each of its numbers, as a share
-    variations = {}  # key of a variable -> standard deviation of each of its numbers, as a share
+    # Key of a variable -> largest change, and standard deviation, of each of its numbers, [number].
+    # Both are divided by the standard deviation of the whole variable, so that variables with
+    # different units can be compared.
+    moves, variations = {}, {}
     for key in before:
         rows = _flatten(before[key])  # [round, number]
-        spread = max(float(rows.std()), 1e-9)  # of the whole variable
+        spread = max(float(rows.std()), 1e-9)
         moves[key] = np.abs(_flatten(after[key]) - rows).max(0) / spread
         variations[key] = rows.std(0) / spread
     are_moved = any(shares.max() > _SMALLEST_MOVE for shares in moves.values())
     ranks = moves if are_moved else variations
     key = max(ranks, key=lambda key: float(ranks[key].max()))
     index = int(ranks[key].argmax())
-    noun = answer.bench.algorithm.variable(key).noun.removeprefix("the ")
-    name = answer.bench.name_numbers(key)[index]  # such as "counts: e_1", with the key "counts"
+    noun = answer.setup.algorithm.variable(key).noun.removeprefix("the ")
+    name = answer.setup.name_numbers(key)[index]  # such as "counts: e_1", with the key "counts"
     return _StateNumber(
         name=name.replace(key, noun),
         key=key,
@@ -136,7 +138,7 @@ def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
         reference: result of the reference machine, or None.
     """
     outcome = answer.outcome
-    name = answer.bench.layout.outcomes[outcome]
+    name = answer.setup.layout.outcomes[outcome]
     before, after = answer.machine  # [round, outcome] each
     algorithm_before, algorithm_after = answer.algorithm
     if answer.view.edits:
@@ -148,7 +150,7 @@ def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
         _, reference_after = reference.machine
         axes.plot(reference_after[:, outcome], color=_GREEN, label="reference")
     axes.set_ylabel(name)
-    if answer.bench.predicts_classes:
+    if answer.setup.predicts_classes:
         # A mark at probability 1 in every round in which this outcome is right.
         rounds = [t for t, truth in enumerate(answer.truth) if name in truth.split(" or ")]
         ones = np.ones(len(rounds))
@@ -169,7 +171,7 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
     """
     moves = answer.differences()
     if "control_mean" in moves:
-        rounds = np.arange(answer.bench.n_rounds)
+        rounds = np.arange(answer.setup.n_rounds)
         low, high = moves["control_low"], moves["control_high"]
         axes.fill_between(rounds, low, high, color=_GREY, alpha=0.3, linewidth=0)
         axes.plot(moves["control_mean"], color=_GREY, linestyle=(0, (1.2, 1.6)))
@@ -179,7 +181,7 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
         axes.plot(reference.differences()["machine"], color=_GREEN)
     axes.set_ylabel("moved by edits")
     # The axis does not magnify changes that are too small to be visible.
-    smallest_top = VISIBLE if answer.bench.predicts_classes else 0.0
+    smallest_top = VISIBLE if answer.setup.predicts_classes else 0.0
     axes.set_ylim(0, max(axes.get_ylim()[1], smallest_top))
 
 
@@ -209,7 +211,7 @@ def _describe_edits(answer: Answer) -> str:
     subject = f"{len(edits)} edits change"
     if len(edits) == 1:
         edit = edits[0]
-        names = dict(_list_inputs(answer.bench))  # "what value" of an edit of inputs -> its name
+        names = dict(_list_inputs(answer.setup))  # "what value" of an edit of inputs -> its name
         default_name = f"{edit.what}: {KINDS[edit.kind]}"
         name = names.get(f"{edit.what} {edit.value}", default_name)
         subject = f"edit ({name}) changes"
@@ -217,7 +219,7 @@ def _describe_edits(answer: Answer) -> str:
     machine, algorithm = moves["machine"], moves["algorithm"]
     t = int(np.nanargmax(machine))  # the round of the largest change
     largest = max(machine[t], np.nanmax(algorithm, initial=0.0))
-    if answer.bench.predicts_classes and largest < VISIBLE:
+    if answer.setup.predicts_classes and largest < VISIBLE:
         return f"The {subject} no prediction by {VISIBLE} or more{_describe_state(answer)}."
     low, high = moves["control_low"][t], moves["control_high"][t]
     controls = f"change it by {low:.3f} to {high:.3f}"
@@ -257,9 +259,9 @@ def template_variables(answer: Answer, reference: Answer | None) -> dict[str, An
     Returns:
         Name of a variable of the template, such as "picture" (an SVG) or "sentence" -> its value.
     """
-    bench = answer.bench
+    setup = answer.setup
     sentence = _describe_edits(answer)
-    choices = _list_choices(bench)
+    choices = _list_choices(setup)
     state = _list_state(answer)
     tiles = []
     # Both lists have the numbers of the decoded state, in the same order.
@@ -268,7 +270,7 @@ def template_variables(answer: Answer, reference: Answer | None) -> dict[str, An
         tiles.append({**row, "what": address, "key": key})
     edited_rounds: set[int] = set()
     for edit in answer.view.edits:
-        edited_rounds.update(edit.rounds(bench))
+        edited_rounds.update(edit.rounds(setup))
     return {
         "picture": inline_svg(figure(answer, reference), sentence, "timeline"),
         "sentence": sentence,
@@ -279,7 +281,7 @@ def template_variables(answer: Answer, reference: Answer | None) -> dict[str, An
         "moved": answer.differences()["machine"].tolist(),
         "acted": edited_rounds,
         "choices": choices,
-        "python": write_script(bench, answer.view),
+        "python": write_script(setup, answer.view),
         "kinds": KINDS,
     }
 
@@ -288,7 +290,7 @@ def _list_tokens(answer: Answer) -> list[dict[str, Any]]:
     """Return one row per position of the round that the page shows: its label, token and scalar
     value.
     """
-    layout = answer.bench.layout
+    layout = answer.setup.layout
     fed = answer.after.fed.take_round(answer.view.round)
     names = {token: name for name, token in layout.token_ids.items()}
     rows = []
@@ -318,7 +320,7 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
     if reference is not None:
         columns |= zip(("reference without", "reference with"), reference.machine, strict=True)
     rows: list[dict[str, Any]] = []
-    for i, name in enumerate(answer.bench.layout.outcomes):
+    for i, name in enumerate(answer.setup.layout.outcomes):
         numbers = {column: float(values[t, i]) for column, values in columns.items()}
         rows.append({"outcome": name, **numbers})
     if len(rows) > _MOST_ROWS:
@@ -348,7 +350,7 @@ def _list_state(answer: Answer) -> list[dict[str, Any]]:
             "algorithm without": answer.values_before[key][0, t],
             "algorithm with": answer.values_after[key][0, t],
         }
-        for i, name in enumerate(answer.bench.name_numbers(key)):
+        for i, name in enumerate(answer.setup.name_numbers(key)):
             row: dict[str, Any] = {"number": name}
             row |= {column: float(np.ravel(values)[i]) for column, values in columns.items()}
             rows.append(row)
@@ -359,20 +361,20 @@ _Choices = list[tuple[str, str]]
 """Options of a form: (value, displayed name)."""
 
 
-def _list_choices(bench: Bench) -> dict[str, Any]:
+def _list_choices(setup: Setup) -> dict[str, Any]:
     """List the options of the page's forms, by form: inputs to change, numbers of the state, heads,
     and sites.
     """
     numbered: _Choices = []
-    for corruption in bench.task.analysis.corruptions():
+    for corruption in setup.task.analysis.corruptions():
         numbered += _list_numbers(corruption)
     state: _Choices = []
-    if not bench.decoder_refusal:
-        for key in bench.writer.shapes:
-            state += zip(bench.list_addresses(key), bench.name_numbers(key), strict=True)
-    model = bench.model
-    layout = bench.layout
-    # Below, None makes one site for all positions together.
+    if not setup.decoder_error:
+        for key in setup.writer.shapes:
+            state += zip(setup.list_addresses(key), setup.name_numbers(key), strict=True)
+    model = setup.model
+    layout = setup.layout
+    # Without the argument None there is a site for each position; with it, one for all together.
     places = ["latent", *map(str, sites(model, layout, ["latent"]))]
     points = [key for key in model.points if key != "latent"]
     if points:
@@ -381,7 +383,7 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
     if "z" in model.points:
         heads += map(str, sites(model, layout, ["z"], None))
     return {
-        "inputs": _list_inputs(bench),
+        "inputs": _list_inputs(setup),
         "numbered": numbered,
         "state": state,
         "heads": heads,
@@ -389,10 +391,10 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _list_inputs(bench: Bench) -> _Choices:
+def _list_inputs(setup: Setup) -> _Choices:
     """List the possible changes of a single input, as (value in the form, displayed name)."""
     inputs = []
-    for corruption, name, options in bench.input_changes:
+    for corruption, name, options in setup.input_changes:
         displayed = f"{corruption.name}, {name}" if name else corruption.name
         inputs.append((f"{corruption.key} {options}", displayed))
     return inputs
@@ -422,10 +424,11 @@ def _prepare_edited_run(answer: Answer) -> tuple[Rollout, Hooks]:
         The run with edits, with the latents that each round read; and the hooks of the edits in
         this round, without those on the latents, which have these edits already.
     """
-    # A run has the latents that it carried, without the edits of these latents.
+    # A run stores latents as the round before wrote them. Edits of latents come later, so that the
+    # latents that rounds read with these edits were stored apart (`read_latents`).
     latents = answer.after.latents.clone()  # [episode, round + 1, ...]: no round reads the last
     latents[:, :-1] = answer.read_latents
-    latent_hook = answer.bench.model.points["latent"].hook
+    latent_hook = answer.setup.model.points["latent"].hook
     hooks = answer.hooks.get(answer.view.round, ())
     other_hooks = [pair for pair in hooks if pair[0] != latent_hook]
     return replace(answer.after, latents=latents), other_hooks
@@ -451,7 +454,7 @@ def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> At
         hooks: forward hooks of the user's edits, or none.
         name: words for the title of the view.
     """
-    model = answer.bench.model
+    model = answer.setup.model
     t = answer.view.round
     heads = [list(heads_of_layer) for heads_of_layer in heads_of(model)]
     hook = model.points["pattern"].hook
@@ -464,7 +467,7 @@ def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> At
         patterns.append(pattern.double().numpy(force=True))
     return AttentionView(
         patterns=patterns,
-        labels=answer.bench.layout.labels,
+        labels=answer.setup.layout.labels,
         heads=heads,
         title=f"Round {t}, {name}",
         episodes=(answer.view.episode,),

@@ -36,8 +36,8 @@ from reports.explore.view import (
     LONGEST,
     N_EPISODES,
     ONE_ROUND_KINDS,
-    Bench,
     Edit,
+    Setup,
     View,
     write_script,
 )
@@ -82,6 +82,7 @@ class Explorer:
     _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        """Refuse a reference machine of another task."""
         if self.reference is not None:
             task = self.model.layout.task
             task_of_reference = self.reference.layout.task
@@ -101,15 +102,15 @@ class Explorer:
             The machine's result, and the reference machine's (None if there is none).
         """
         with self._lock:
-            bench, reference = self._make_benches(view.regime, view.rounds, view.seed)
-            result = answer(bench, view)
+            setup, reference = self._make_setups(view.regime, view.rounds, view.seed)
+            result = answer(setup, view)
             if reference is None:
                 return result, None
             # The reference gets the edits of inputs and of the decoded state only.
             return result, answer(reference, view, whole=False)
 
     @lru_cache(maxsize=4)  # noqa: B019
-    def _make_benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
+    def _make_setups(self, regime: str, rounds: int, seed: int) -> tuple[Setup, Setup | None]:
         """Return the machine with sampled episodes, and the reference machine with the same ones
         (None if there is none).
 
@@ -127,8 +128,8 @@ class Explorer:
         episodes = task.for_half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
         reference = None
         if self.reference is not None:
-            reference = Bench(self.reference.eval(), "", episodes, regime, seed)
-        return Bench(model.eval(), self.origin, episodes, regime, seed, reference), reference
+            reference = Setup(self.reference.eval(), "", episodes, regime, seed)
+        return Setup(model.eval(), self.origin, episodes, regime, seed, reference), reference
 
     def choose_opening_view(self, view: View) -> View:
         """Return what the page shows first.
@@ -144,15 +145,15 @@ class Explorer:
         """
         if view.edits or view.round:
             return view
-        bench, _ = self._make_benches(view.regime, view.rounds, view.seed)
-        middle = bench.n_rounds // 2
+        setup, _ = self._make_setups(view.regime, view.rounds, view.seed)
+        middle = setup.n_rounds // 2
         inputs = []
-        for corruption, _, options in bench.input_changes:
+        for corruption, _, options in setup.input_changes:
             if not corruption.changes_history:  # only what changes the middle round itself
                 inputs.append(Edit("input", middle, corruption.key, options))
         patches = []
-        for i in range(1, len(bench.episodes)):
-            source = (view.episode + i) % len(bench.episodes)
+        for i in range(1, len(setup.episodes)):
+            source = (view.episode + i) % len(setup.episodes)
             patches.append(Edit("patch", middle, "latent", str(source)))
         return self._choose_edit(view, inputs) or self._choose_edit(view, patches) or view
 
@@ -186,7 +187,7 @@ class Explorer:
             contents = page.template_variables(result, reference)
         template = environment().get_template("explore.html.j2")
         text = template.render(
-            view=view, bench=result.bench, answer=result, explorer=self, **contents
+            view=view, setup=result.setup, answer=result, explorer=self, **contents
         )
         return str(text)
 
@@ -221,7 +222,7 @@ class Explorer:
         view = View.of(query)
         for name in parts:
             require_known("part of an edit", name, _EDIT_PARTS)
-        # In the order of _EDIT_PARTS; "" for a field that the form lacks.
+        # The texts of the six fields, in the order of _EDIT_PARTS; "" for a field that is missing.
         kind, at_round, later, target, what, value = (
             parts.get(name, "").strip() for name in _EDIT_PARTS
         )
@@ -249,16 +250,16 @@ class Explorer:
             edit: an edit of the kind "move"; its ``value`` is the number's new value, not its
                 change.
         """
-        # All edits but those that differ from this one only in the value.
+        # All edits but earlier changes of the same number in the same rounds.
         others = tuple(
             earlier for earlier in view.edits if replace(earlier, value=edit.value) != edit
         )
         unset = replace(view, edits=others)
         result, _ = self.answer(unset)
-        key, _ = edit.get_state_change(result.bench)  # refuses what names no number
+        key, _ = edit.get_state_change(result.setup)  # refuses what names no number
         _, decoded = result.decoded  # with the other edits
-        values = decoded[key][edit.rounds(result.bench).start].ravel()
-        present = values[result.bench.list_addresses(key).index(edit.what)]
+        values = decoded[key][edit.rounds(result.setup).start].ravel()
+        present = values[result.setup.list_addresses(key).index(edit.what)]
         difference = float(edit.value) - float(present)
         if abs(difference) < 1e-6:
             return unset
@@ -303,7 +304,7 @@ def _write_file(explorer: Explorer, name: str, view: View) -> str:
     if name == "data.csv":
         return csv(result.frame())
     if name == "view.py":
-        return write_script(result.bench, view)
+        return write_script(result.setup, view)
     with house_style():
         return svg(page.figure(result, reference))
 
@@ -477,7 +478,9 @@ class Served:
         require(
             0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}"
         )
-        try:  # whoever opens the address at once waits until it is served; nothing beyond this computer reaches it
+        # The port is open from now on, but only for this computer. A browser that opens the address
+        # before the server runs waits for its answer.
+        try:
             self._socket = socket.create_server(("127.0.0.1", self.port))
         except OSError as error:
             why = os.strerror(error.errno or 0)

@@ -50,13 +50,14 @@ states.
 """
 
 
-class Bench:
-    """A machine with sampled episodes, and the algorithm that it is compared with.
+class Setup:
+    """What edits are applied to: a machine with sampled episodes, and the algorithm that the
+    machine is compared with.
 
     Attributes:
         model, episodes, algorithm: the machine, the episodes, and the algorithm that the task
             assigns to the machine.
-        reference: the reference machine with the same episodes, as another bench. An edit can copy
+        reference: the reference machine with the same episodes, as another setup. An edit can copy
             the reference machine's carried state into this machine. None without a reference.
         origin: Python code that loads the machine.
         predicts_classes: True if predictions are probabilities of outcomes.
@@ -71,7 +72,7 @@ class Bench:
         episodes: Any,
         regime: str,
         seed: int,
-        reference: Bench | None = None,
+        reference: Setup | None = None,
     ) -> None:
         """Store the episodes, which were sampled in a regime with a seed, and choose how decoders of
         the state are fitted.
@@ -115,7 +116,7 @@ class Bench:
         """The machine's run over all episodes."""
         return rollout(self.model, self.episodes)
 
-    @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
+    @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a setup lives as long as its page)
     def run_episode(self, episode: int) -> Rollout:
         """Run the machine on one episode without edits.
 
@@ -222,8 +223,10 @@ class Bench:
         return changes
 
     @cached_property
-    def decoder_refusal(self) -> str:
-        """The reason why the algorithm's state cannot be decoded from the latents; "" if it can."""
+    def decoder_error(self) -> str:
+        """The error because of which the algorithm's state cannot be decoded from the latents; "" if
+        it can.
+        """
         try:
             return "" if self.writer.shapes else "the decoder reads no variable"
         except InputError as error:
@@ -235,7 +238,7 @@ class Bench:
         measured on the page's episodes, not on those that the decoder was fitted on. Empty if no
         variable can be decoded.
         """
-        if self.decoder_refusal:
+        if self.decoder_error:
             return {}
         decoded = self.writer.read(self.run.latents[:, :-1])
         return {key: score_decoder(self.values[key], read) for key, read in decoded.items()}
@@ -342,32 +345,32 @@ class Edit:
         )
         return cls(kind, int(round_text), what, value, in_later_rounds=bool(dash))
 
-    def rounds(self, bench: Bench) -> range:
+    def rounds(self, setup: Setup) -> range:
         """Return the indices of the rounds in which the edit acts; refuse a round that does not
         exist.
 
         Args:
-            bench: the machine with its episodes. An edit that also acts in later rounds acts until
+            setup: the machine with its episodes. An edit that also acts in later rounds acts until
                 their last round.
         """
-        last = bench.n_rounds - 1
+        last = setup.n_rounds - 1
         require(
             self.round <= last,
             f"round {self.round} of {str(self)!r} is out of range: the rounds are 0 to {last}",
         )
         return range(self.round, (last if self.in_later_rounds else self.round) + 1)
 
-    def find_corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
+    def find_corruption(self, setup: Setup) -> tuple[Corruption, dict[str, Any]]:
         """Return the corruption (a way to change inputs) that an edit of the kind "input" names,
         and its options, {name: value}.
 
         Args:
-            bench: the machine with its episodes; the corruption is one of their task.
+            setup: the machine with its episodes; the corruption is one of their task.
 
         Raises:
             InputError: the edit's text has an unknown option, or an option twice.
         """
-        record = bench.task.corruption(self.what)
+        record = setup.task.corruption(self.what)
         parameters = inspect.signature(record.build, eval_str=True).parameters
         known = list(parameters)[2:]  # after the episodes and the round
         options: dict[str, Any] = {}
@@ -382,86 +385,88 @@ class Edit:
             options[name] = fit(name, _parse_number(text), parameters[name].annotation)
         return record, options
 
-    def change_inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
+    def change_inputs(self, setup: Setup, episodes: Episodes) -> Episodes:
         """Apply an edit of the inputs to episodes, and return them; edits of other kinds return
         them unchanged.
 
         Args:
-            bench: the machine with its episodes.
+            setup: the machine with its episodes.
             episodes: the episodes before the edit.
         """
         if self.kind != "input":
             return episodes
-        self.rounds(bench)  # refuses a round that does not exist
-        record, options = self.find_corruption(bench)
+        self.rounds(setup)  # refuses a round that does not exist
+        record, options = self.find_corruption(setup)
         _, corrupted = record.build(episodes, self.round, **options)
         return corrupted
 
-    def make_written(self, bench: Bench) -> Written | None:
+    def make_written(self, setup: Setup) -> Written | None:
         """Return what the edit writes inside the machine, and where; None for an edit of the
         inputs.
 
         Args:
-            bench: the machine with its episodes. Values of the edit may come from runs over them.
+            setup: the machine with its episodes. Values of the edit may come from runs over them.
         """
         kind = self.kind
         if kind == "input":
             return None
-        rounds = self.rounds(bench)
+        rounds = self.rounds(setup)
         if kind == "move":
-            key, change = self.get_state_change(bench)
-            # For one episode and one round: [1, 1, ...].
-            step = bench.writer.step({key: change}, (1, 1))[0, 0]
-            return Written(bench.writer.site, dict.fromkeys(rounds, step), is_added=True)
+            key, change = self.get_state_change(setup)
+            # The change of the latents that changes the decoded state by `change`. Its two leading
+            # axes are for episode and round.
+            step = setup.writer.step({key: change}, (1, 1))[0, 0]
+            return Written(setup.writer.site, dict.fromkeys(rounds, step), is_added=True)
         if kind == "memory":
-            latents = bench.take_state(self.what, self.round)[self.get_source_episode(bench)]
-            latent = resolve_site("latent", bench.model, bench.layout)
+            latents = setup.take_state(self.what, self.round)[self.get_source_episode(setup)]
+            latent = resolve_site("latent", setup.model, setup.layout)
             return Written(latent, {self.round: latents}, is_added=False)
-        site = self.get_site(bench)
+        site = self.get_site(setup)
         if kind == "zero":
             return Written(site, dict.fromkeys(rounds, torch.zeros(())), is_added=False)
-        # Kind "mean": the mean over all episodes. Kind "patch": over one, which changes nothing.
-        run = bench.run
+        # Kind "mean": the mean over all episodes. Kind "patch": the activation of one episode, which
+        # equals its mean over this one episode.
+        run = setup.run
         if kind == "patch":
-            run = bench.run_episode(self.get_source_episode(bench))
-        _, _, cache = replay(bench.model, run, rounds=list(rounds), names_filter=site.hook)
+            run = setup.run_episode(self.get_source_episode(setup))
+        _, _, cache = replay(setup.model, run, rounds=list(rounds), names_filter=site.hook)
         values = {}
         for i, t in enumerate(rounds):
-            values[t] = site.read(cache[site.hook][:, i], bench.layout).mean(0)
+            values[t] = site.read(cache[site.hook][:, i], setup.layout).mean(0)
         return Written(site, values, is_added=False)
 
-    def get_site(self, bench: Bench) -> Site:
+    def get_site(self, setup: Setup) -> Site:
         """Return the site at which an edit of the kind "patch", "zero" or "mean" writes: the edit's
-        ``what``, looked up in the machine of ``bench``.
+        ``what``, looked up in the machine of ``setup``.
         """
         is_complete = self.kind == "patch" or self.value == "-"
         require(is_complete, f"{str(self)!r} takes no value; end it with '-'")
-        return resolve_site(self.what, bench.model, bench.layout)
+        return resolve_site(self.what, setup.model, setup.layout)
 
-    def get_source_episode(self, bench: Bench) -> int:
+    def get_source_episode(self, setup: Setup) -> int:
         """Return the index of the episode from which an edit takes an activation or a state: the
-        edit's ``value``. Refuse an episode that ``bench`` does not have.
+        edit's ``value``. Refuse an episode that ``setup`` does not have.
         """
-        last = len(bench.episodes) - 1
+        last = len(setup.episodes) - 1
         value = _parse_number(self.value)
         if isinstance(value, int) and 0 <= value <= last:
             return value
         raise InputError(f"a {self.kind} takes from an episode, 0 to {last}, got {self.value!r}")
 
-    def get_state_change(self, bench: Bench) -> tuple[str, np.ndarray]:
+    def get_state_change(self, setup: Setup) -> tuple[str, np.ndarray]:
         """Return how an edit of the kind "move" changes the decoded state.
 
         Args:
-            bench: the machine, with the decoder of its state.
+            setup: the machine, with the decoder of its state.
 
         Returns:
             The key of the variable, such as "counts"; and its change, an array of the variable's
             shape that is 0 except for one number.
         """
         key, _, _ = self.what.partition(".")
-        require_known("variable that the decoder reads", key, bench.writer.shapes)
-        shape = bench.writer.shapes[key]
-        addresses = bench.list_addresses(key)
+        require_known("variable that the decoder reads", key, setup.writer.shapes)
+        shape = setup.writer.shapes[key]
+        addresses = setup.list_addresses(key)
         require(
             self.what in addresses,
             f"{self.what!r} names no number: {key} has the shape {shape}; write {addresses[0]}",
@@ -474,12 +479,12 @@ class Edit:
         return key, change
 
     def apply_to_state(
-        self, bench: Bench, state: Mapping[str, np.ndarray], round: int
+        self, setup: Setup, state: Mapping[str, np.ndarray], round: int
     ) -> dict[str, np.ndarray] | None:
         """Apply the edit to the algorithm's state.
 
         Args:
-            bench: the machine and the algorithm.
+            setup: the machine and the algorithm.
             state: key of a state variable -> its values before the round.
             round: index of the round in which the edit acts.
 
@@ -489,29 +494,32 @@ class Edit:
         """
         kind = self.kind
         if kind == "move":
-            key, change = self.get_state_change(bench)
+            key, change = self.get_state_change(setup)
             return {**state, key: state[key] + change}
         if kind == "memory" and self.what == "reference":
-            if bench.reference is None:
+            if setup.reference is None:
                 return None
-            decoded = bench.read_reference_state(self.round).state
-            episode = self.get_source_episode(bench)
+            decoded = setup.read_reference_state(self.round).state
+            episode = self.get_source_episode(setup)
             # Values are [episode, 1, ...]: those of one episode are [1, ...], as in the state.
             return {**state, **{key: values[episode] for key, values in decoded.items()}}
-        # What is left: the algorithm's own state of an episode, before the first round or this one.
+        # A patch of all latents copies the state of another episode before this round, a "memory"
+        # edit that before the first round. Here it is the algorithm's own state. No other edit has
+        # a counterpart.
         is_start = kind == "memory"
-        if not is_start and not (kind == "patch" and self._replaces_all_latents(bench)):
+        if not is_start and not (kind == "patch" and self._replaces_all_latents(setup)):
             return None
-        values = bench.select_values([self.get_source_episode(bench)])
+        values = setup.select_values([self.get_source_episode(setup)])
         return {key: values[key][:, 0 if is_start else round] for key in state}
 
-    def _replaces_all_latents(self, bench: Bench) -> bool:
+    def _replaces_all_latents(self, setup: Setup) -> bool:
         """Return True if an edit of the kind "patch" replaces all carried latents."""
-        site = self.get_site(bench)
+        site = self.get_site(setup)
         if site.kind.axes != "latent":
             return False
-        latents = np.arange(bench.run.latents.shape[2])
-        _, index_of_latents, *_ = site.index(bench.layout)  # of [episode, latent, d_model]
+        latents = np.arange(setup.run.latents.shape[2])
+        # Index of the site on the middle one of the axes [episode, latent, d_model].
+        _, index_of_latents, *_ = site.index(setup.layout)
         return np.size(latents[index_of_latents]) == len(latents)
 
 
@@ -628,15 +636,15 @@ def _parse_part(name: str, text: str) -> int | bool:
     return bool(number) if name == "hold" else number
 
 
-def write_script(bench: Bench, view: View) -> str:
+def write_script(setup: Setup, view: View) -> str:
     """Return Python code that runs the edits of a page, for download.
 
     The code's variable ``predictions`` is ``[round, outcome]``.
 
     Args:
-        bench: the machine with its episodes.
+        setup: the machine with its episodes.
         view: what the page shows: an episode, a round and edits.
     """
     kinds = {edit.kind for edit in view.edits}
     template = environment().get_template("explore.py.j2")
-    return str(template.render(bench=bench, view=view, kinds=kinds))
+    return str(template.render(setup=setup, view=view, kinds=kinds))

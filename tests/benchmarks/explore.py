@@ -43,18 +43,18 @@ def started(name: str) -> tuple[float, float]:
 
 def edits(explorer: Explorer) -> list[Edit]:
     """Fifty edits of all kinds, at rounds drawn from all."""
-    bench = explorer.answer(View())[0].bench
+    setup = explorer.answer(View())[0].setup
     draw = np.random.default_rng(0)
-    key, shape = next(iter(bench.writer.shapes.items()))
+    key, shape = next(iter(setup.writer.shapes.items()))
     records = [
-        record.key for record in bench.task.analysis.corruptions() if not record.changes_history
+        record.key for record in setup.task.analysis.corruptions() if not record.changes_history
     ]
     places = [
-        name for name in ("latent", "L1H0", "reset") if name.split("[")[0] in bench.model.points
+        name for name in ("latent", "L1H0", "reset") if name.split("[")[0] in setup.model.points
     ]
     chosen = []
     for i in range(N_EDITS):
-        t = int(draw.integers(1, bench.n_rounds))
+        t = int(draw.integers(1, setup.n_rounds))
         kind = ("input", "move", "patch", "zero", "mean")[i % 5]
         what, value = str(draw.choice(places)), "-"
         if kind == "input":

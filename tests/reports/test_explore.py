@@ -122,7 +122,7 @@ def of(*edits: str, **more: Any) -> View:
 
 def python(name: str, view: View) -> np.ndarray:
     scope: dict[str, Any] = {}
-    exec(write_script(explorer(name).answer(view)[0].bench, view), scope)
+    exec(write_script(explorer(name).answer(view)[0].setup, view), scope)
     return scope["predictions"].double().numpy()
 
 
@@ -186,10 +186,10 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
     assert answer.n_followed == 0
     assert not answer.differences()["algorithm"].any()
     swapped, _ = explorer("wma-gru").answer(of("patch 3 latent@h 5"))
-    bench = swapped.bench
+    setup = swapped.setup
     assert swapped.n_followed == 1
-    assert np.array_equal(swapped.values_after["counts"][0, 3], bench.values["counts"][5, 3])
-    latent_of_5 = bench.run.latents[5, 3]
+    assert np.array_equal(swapped.values_after["counts"][0, 3], setup.values["counts"][5, 3])
+    latent_of_5 = setup.run.latents[5, 3]
     assert np.allclose(swapped.read_latents[0, 3], latent_of_5, atol=1e-6)
 
 
@@ -328,7 +328,7 @@ def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
     after = [float(row[column]) for row in rows]
     assert np.allclose(np.reshape(after, (6, 2)), answer.machine[1])
     assert answers["figure.svg"].text.count("<svg") == 1
-    assert answers["view.py"].text == write_script(answer.bench, view)
+    assert answers["view.py"].text == write_script(answer.setup, view)
     assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
 
 
@@ -360,7 +360,7 @@ def test_the_drawn_number_of_the_state_is_one_that_the_edit_moves() -> None:
     answer, _ = explorer("wma-learned-additive").answer(View.of("edit=move+5+elapsed+0.00004"))
     before, after = answer.decoded
     assert np.abs(after["counts"] - before["counts"]).max() < 1e-5
-    noun = answer.bench.algorithm.variable("elapsed").noun.removeprefix("the ")
+    noun = answer.setup.algorithm.variable("elapsed").noun.removeprefix("the ")
     assert page.figure(answer).axes[2].get_ylabel().startswith(noun)
 
 
@@ -419,11 +419,11 @@ def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and
         served.close()
     assert "recordings of 6 participants" in text
     assert "algorithm is Rescorla-Wagner with two rates (gain" in code
-    bench = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].bench
-    shown_participants = set(bench.episodes.participants)
-    assert sorted(bench.episodes.participants)[::2] == sorted(shown_participants)
-    assert len(bench.decoder_episodes) == 6
-    assert shown_participants | set(bench.decoder_episodes.participants) == set("abcdef")
+    setup = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].setup
+    shown_participants = set(setup.episodes.participants)
+    assert sorted(setup.episodes.participants)[::2] == sorted(shown_participants)
+    assert len(setup.decoder_episodes) == 6
+    assert shown_participants | set(setup.decoder_episodes.participants) == set("abcdef")
     scope = {"people": people, "algorithm": algorithm, "model": served.explorer.model}
     exec(code, scope)
     answer, _ = served.explorer.answer(served.view)
@@ -436,25 +436,25 @@ def test_edits_at_their_bounds() -> None:
     assert len(longest) == 200
     assert str(Edit.parse(longest)) == longest
     refuses("is no edit", Edit.parse, longest.replace("x ", "xx "))
-    bench = explorer("wma-handwired").answer(View(rounds=6))[0].bench
+    setup = explorer("wma-handwired").answer(View(rounds=6))[0].setup
     edits = "&".join(["edit=zero+1+latent+-"] * 24)
     assert View.of(f"seed=100000000&episode=0&{edits}").seed == 10**8
     for seed in ("100000001", "0100000000"):
         refuses("seed is a (whole )?number", View.of, f"seed={seed}")
-    learned = explorer("wma-gru").answer(View(rounds=6))[0].bench
-    assert (bench.n_decoder_episodes, bench.ridge) == (240 / 6, 0)
+    learned = explorer("wma-gru").answer(View(rounds=6))[0].setup
+    assert (setup.n_decoder_episodes, setup.ridge) == (240 / 6, 0)
     assert (learned.n_decoder_episodes, learned.ridge) == (
         1440 / 6,
         RIDGE,
     )
-    assert Edit.parse("patch 1 latent 0").get_source_episode(bench) == 0
-    assert Edit.parse("patch 1 latent 15").get_source_episode(bench) == 15
-    _, step = Edit.parse("move 1 log_weights.2 1e12").get_state_change(bench)
+    assert Edit.parse("patch 1 latent 0").get_source_episode(setup) == 0
+    assert Edit.parse("patch 1 latent 15").get_source_episode(setup) == 15
+    _, step = Edit.parse("move 1 log_weights.2 1e12").get_state_change(setup)
     assert step.tolist() == [0, 0, 1e12]
     table = (
         Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3))
         .answer(View(rounds=4))[0]
-        .bench
+        .setup
     )
     _, step = Edit.parse("move 1 table.1.2 3").get_state_change(table)
     assert step.tolist() == [[0, 0, 0], [0, 0, 3]]
@@ -464,8 +464,8 @@ def test_edits_at_their_bounds() -> None:
             Edit.parse(f"move 1 {number} 3").get_state_change,
             table,
         )
-    assert bench.name_numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
-    assert bench.decoder_scores == {"log_weights": pytest.approx(1)}
+    assert setup.name_numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
+    assert setup.decoder_scores == {"log_weights": pytest.approx(1)}
     truth, read = np.random.default_rng(0).normal(size=(2, 4, 3, 2))
     error = ((truth - read) ** 2).sum()
     total = ((truth - truth.mean((0, 1))) ** 2).sum()
@@ -483,12 +483,12 @@ def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too
     taken, _ = both_explorers.answer(of("memory 3 reference 1"))
     another, _ = both_explorers.answer(of("memory 3 reference 0"))
     anew, _ = both_explorers.answer(of("memory 3 start 1"))
-    algorithm = taken.bench.algorithm
-    run_of_giver = interp.rollout(giver, taken.bench.episodes)
+    algorithm = taken.setup.algorithm
+    run_of_giver = interp.rollout(giver, taken.setup.episodes)
     handed = interp.hand_over(run_of_giver, 3, to=receiver, via=algorithm)
     assert np.allclose(taken.machine[1][3:], handed.handed_over[1], atol=1e-6)
     assert np.allclose(anew.machine[1][3:], handed.starts_anew[1], atol=1e-6)
-    run_of_two = interp.rollout(giver, taken.bench.episodes.select([0, 1]))
+    run_of_two = interp.rollout(giver, taken.setup.episodes.select([0, 1]))
     rolled = interp.hand_over(run_of_two, 3, to=receiver, via=algorithm)
     assert np.allclose(another.machine[1][3:], rolled.another_episode[1], atol=1e-6)
     for run in (taken, another, anew):
@@ -510,5 +510,5 @@ def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too
 
 def python_of(explorer_: Explorer, shown: Any, **names: Any) -> np.ndarray:
     scope: dict[str, Any] = {"model": explorer_.model, **names}
-    exec(write_script(shown.bench, shown.view), scope)
+    exec(write_script(shown.setup, shown.view), scope)
     return scope["predictions"].double().numpy()

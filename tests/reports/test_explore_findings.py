@@ -51,9 +51,9 @@ def test_a_round_count_that_never_was() -> None:
 def test_the_learned_search_does_not_stop_when_edges_repeat() -> None:
     distances = {}
     for regime in ("repeated", "stranded", ""):
-        bench = explorer("reachability-learned").answer(View(regime=regime, rounds=16))[0].bench
-        expected = np.asarray(bench.algorithm.distribution(bench.values))[:, 6:]
-        predicted = bench.layout.distribution(bench.run.predictions).double().numpy()[:, 6:]
+        setup = explorer("reachability-learned").answer(View(regime=regime, rounds=16))[0].setup
+        expected = np.asarray(setup.algorithm.distribution(setup.values))[:, 6:]
+        predicted = setup.layout.distribution(setup.run.predictions).double().numpy()[:, 6:]
         spans = [
             np.abs(x[:, None] - x[:, :, None]).sum(-1).max((1, 2)) / 2
             for x in (predicted, expected)
