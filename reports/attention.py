@@ -191,6 +191,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     if round is not None:
         why = f"the attention of round {round} is not cached; cached rounds: {cached}"
         require(round in cached, why)
+    # Indices of rounds: some that are evenly spaced, and the one that is shown first.
     chosen = {cached[i] for i in space_evenly(len(cached), N_ROUNDS)}
     first_round = min(cached) if round is None else round
     rounds = sorted(chosen | {first_round})
@@ -296,7 +297,7 @@ def heads_of(model: Machine) -> Heads:
     points = model.points["pattern"]
     config = getattr(model, "config", None)
     unnamed = [[""] * points.n_heads] * points.n_layers
-    names = getattr(config, "head_names", ()) or unnamed  # [layer][head]
+    names = getattr(config, "head_names", ()) or unnamed  # names[layer][head]
     heads = []
     for layer, layer_names in enumerate(names):
         named = {f"L{layer}H{head}": name for head, name in enumerate(layer_names)}

@@ -117,6 +117,7 @@ class Figure:
     kind: ClassVar[str] = "figure"
 
     def __post_init__(self) -> None:
+        """Refuse a ``figure`` that is no matplotlib figure."""
         require(
             hasattr(self.figure, "savefig"),
             f"figure must be a matplotlib.figure.Figure, got {format_value(self.figure)}",
@@ -278,7 +279,7 @@ def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     for name, next_name in zip(names, [*names[1:], ""], strict=True):
         bounds = ["low", "high"] if next_name == "low" else [f"{name}_low", f"{name}_high"]
         if set(bounds) <= set(names) and is_numeric_dtype(frame[name]):
-            rows = frame[[name, *bounds]].astype(float).to_numpy()  # [row, estimate low high]
+            rows = frame[[name, *bounds]].astype(float).to_numpy()  # [row, 3]: estimate, low, high
             intervals = [Interval(*row) for row in rows.tolist()]
             joined[name] = pd.Series(intervals, dtype=object, index=frame.index)
             joined = joined.drop(columns=bounds)
@@ -401,7 +402,7 @@ def format_number(value: float | np.number[Any]) -> str:
         text = "∞" if value > 0 else "-∞"
     elif value == 0 or 1e-3 <= size < 9999.5:  # from 9999.5 on, four digits round to 1e+04
         text = f"{value:,.4g}"
-    elif 1 < size < 1e6:
+    elif 1 < size < 1e6:  # 9999.5 or more: all digits before the decimal point
         text = f"{value:,.0f}"
     else:
         # Without the plus sign and a leading 0 of the exponent.
@@ -487,9 +488,9 @@ class Measures:
         """
         measures = self.measures
         frame = to_frame(measures)
-        # Measures in place of words: the page shows the verdict of a measure as a badge.
+        # The cells are the measures, not words: the page shows the verdict of a measure as a badge.
         frame["verdict"] = pd.Series(list(measures), dtype=object)
-        if any(slug for slug, _ in self.sections):
+        if any(slug for slug, _ in self.sections):  # "" for a measure without a section
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
         caption = f"The numbers: {counts(measures)}"
         return Table(drop_empty_columns(frame), caption, collapsed=True)
@@ -596,17 +597,22 @@ def environment() -> Environment:
     from markupsafe import Markup, escape
 
     def mark_up(text: str) -> Markup:
+        """Return a text as HTML, with code in backticks and words between ** in bold."""
         escaped = str(escape(foreign.escape_invisible(text)))
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
         return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
 
     def write_link(words: str, target: str) -> Markup:
+        """Return a link as HTML; only the words if the target is neither a section of the page nor a
+        page in or below its folder.
+        """
         is_local = re.fullmatch(r"#[\w-]+|(?:[\w.%~-]+/)*[\w.%~-]+\.html(?:#[\w-]+)?", target)
         if not is_local:
             return mark_up(words)
         return Markup('<a href="{}">{}</a>').format(target, mark_up(words))
 
     def prose(text: str) -> Markup:
+        """Return a text as HTML, with the links that :func:`link` marked."""
         # The text before the first link; then of each link its words, its target and what follows.
         first, *pieces = re.split(_LINK_PATTERN, text)
         marked = mark_up(first)
@@ -618,12 +624,15 @@ def environment() -> Environment:
         return [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
 
     def finalize(value: Any) -> Any:
-        # Every value that a template writes; Markup is HTML, whose texts are escaped already.
+        """Escape invisible characters in a value that a template writes. Markup is HTML, in which
+        they are escaped already.
+        """
         if isinstance(value, str) and not isinstance(value, Markup):
             return foreign.escape_invisible(value)
         return value
 
     def download(frame: pd.DataFrame) -> str:
+        """Return a table as a data URL, from which a reader can download it as CSV."""
         return "data:text/csv;charset=utf-8," + quote(_format_csv(frame), " ,:;/()[]")
 
     environment = jinja2.Environment(

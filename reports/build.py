@@ -153,7 +153,8 @@ def _choose_rounds(
         quick: True for the default of a quick report.
         fewest: smallest number that the parts of the report can use.
     """
-    # The number of rounds after which a growing channel is full.
+    # A growing channel (a part of the carried state, such as a cache) has shape[0] rows, of which
+    # each round fills `grows`. After how many rounds is it full?
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
         n_rounds = min([task.cap_rounds(20 if quick else 100), *rooms])
@@ -184,6 +185,7 @@ def _choose_parts(context: Context, candidates: Sequence[Part]) -> None:
     parts = []
     missing = {}
     left_out = []
+    # Parts may be a user's: their functions may raise errors, or return values of a wrong type.
     with convert_errors("what a part says of itself"):
         for part in candidates:
             if not fit(f"{part.key!r} applies", part.applies(context), bool):
@@ -358,7 +360,8 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
             measure = replace(measure, yes=phrase)
         parts = parts_with_phrase[measure.verdict]
         if key in parts or len(parts) >= _MOST_PHRASES:
-            measure = replace(measure, yes="", no="")  # it counts, but adds no phrase
+            # Without phrases, the measure still counts, as true or undecided, but is not named.
+            measure = replace(measure, yes="", no="")
         if measure.phrase:
             parts.add(key)
         measures.append(measure)

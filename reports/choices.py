@@ -101,7 +101,8 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
     """
     probabilities = predictor(network)(episodes) * episodes.offered  # [episode, round, arm]
     waits = np.random.default_rng(seed).exponential(size=probabilities.shape)
-    # Of exponential waits at rates p, that of arm i is the shortest with a chance proportional to p_i.
+    # If each arm i waits for an exponential time waits_i / p_i, arm i is first with probability
+    # p_i / sum(p). The shortest wait is the largest p_i / waits_i.
     chosen_arms = (probabilities / waits).argmax(-1)
     return np.where(episodes.counted, chosen_arms, np.nan)
 
@@ -226,7 +227,8 @@ def _explain_together(name: str, player: Player, gru_units: int, seed: int) -> _
     episodes = player.episodes.select(rows)
     people, _ = participants_of(episodes)
     sources: dict[str, Any] = {}  # name -> a model whose phase portrait the page draws
-    # Name -> (predictions of a rival, those of its untrained copy), each [episode, round, arm].
+    # Name of a further predictor -> (its predictions, those of its untrained copy), each [episode,
+    # round, arm]. They are scored beside the families; the untrained copy is their control.
     rivals = {}
     if gru_units and len(people) > 1:  # a GRU predicts participants that it was not fitted to
         gru = fit_cell(episodes, units=gru_units, seed=seed)
@@ -313,7 +315,7 @@ def _build_report(
             sentences += analysis.player.episodes.reading.sentences
         if analysis.drawn:
             sentences.append(analysis.drawn)
-    distinct_sentences = dict.fromkeys(sentences)  # players may share some
+    distinct_sentences = dict.fromkeys(sentences)  # several players may have the same sentence
     sections = [Section("What was read", [Prose(text) for text in distinct_sentences])]
     sections += [_list_findings(people), _show_families(people.explanation)]
     if len(explained) > 1:

@@ -57,7 +57,7 @@ def page(comparison: Comparison) -> Report:
     """
     measures = comparison.measures
     sections = [_show_findings(comparison)]
-    # In the order of OF_COMPARISONS; questions that are not in it come last.
+    # In the order of OF_COMPARISONS. A question that is not in it is found behind all others.
     for key in sorted(comparison.parts, key=lambda key: [*OF_COMPARISONS, key].index(key)):
         section = _show_part(key, comparison)
         if section is not None:
@@ -102,7 +102,8 @@ def _show_findings(comparison: Comparison) -> Section:
     measures = comparison.measures
     places = []
     for measure in measures:
-        section = Section(_get_title(measure.key), [])  # only for the slug of this title
+        # An empty section, made only to get the slug to which the title is converted.
+        section = Section(_get_title(measure.key), [])
         places.append((section.slug, section.title))
     blocks = [
         Measures(measures, f"{counts(measures)}.", places),
@@ -164,6 +165,7 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
 def _list_failures(comparison: Comparison) -> Table:
     """Make a table of the rounds in which the predictions of the two models differ most."""
     failures = comparison.failures
+    # n_scored is the same in all rows; the title of the table has it.
     frame = pd.DataFrame([vars(failure) for failure in failures]).drop(columns="n_scored")
     for column in ("model", "reference"):  # probabilities of the outcomes
         frame[column] = [" ".join(f"{p:.3f}" for p in row) for row in frame[column]]

@@ -93,6 +93,7 @@ def _draw_discount(table: pd.DataFrame) -> _Pictures:
 
 
 def _draw_rewards(table: pd.DataFrame) -> _Pictures:
+    """Yield a picture of the reward per round for each regime, over the rounds of the episodes."""
     rewards = table.assign(round=table["start"])
     for regime, curves in rewards.groupby("regime", sort=False):
         label = f"reward a round, {regime}"

@@ -203,7 +203,7 @@ def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
             answers[group.model][group.answer] += 1
     sentences = []
     for model, counts in answers.items():
-        ((answer, n),) = counts.most_common(1)
+        ((answer, n),) = counts.most_common(1)  # the only item: (most frequent answer, its count)
         sentences.append(f"{model} plays like {answer} ({n} of {n_groups[model]} groups).")
     n_unnamed = len(acts) - sum(counts.total() for counts in answers.values())
     if n_unnamed:
@@ -374,7 +374,8 @@ def _draw_regret(scores: LLMScores) -> list[Figure]:
     shown = pd.concat([llm, baselines])
     groups = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)
     mean = groups[["mean"]].mean()  # over the conditions of a language model
-    drawn = _add_bands(mean.assign(std=np.nan), mean["model"])  # NaN: no bands
+    # Without standard deviations (NaN), the curves of this figure have no bands.
+    drawn = _add_bands(mean.assign(std=np.nan), mean["model"])
     figures = [curves(_TEXTS["first"], drawn, data=mean)]
     for model, of_model in llm.groupby("model", sort=False):
         frame = _panel_framings(of_model, baselines)
@@ -393,7 +394,7 @@ def _panel_framings(of_model: pd.DataFrame, baselines: pd.DataFrame) -> pd.DataF
         baselines: curves of the baselines and the transformers, for comparison.
     """
     # A condition is "framing-memory": a panel for each framing has a curve for each memory.
-    words = of_model["condition"].str.split("-", n=1, expand=True)
+    words = of_model["condition"].str.split("-", n=1, expand=True)  # columns 0 and 1
     framed = _add_bands(of_model, words[1]).assign(framing=words[0])
     panels = framed[["regime", "framing"]].drop_duplicates()
     repeated = panels.merge(_add_bands(baselines, baselines["model"]), on="regime")

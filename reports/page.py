@@ -99,6 +99,7 @@ class Section:
     opened: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse blocks of an unknown type."""
         names = ", ".join(kind.__name__ for kind in _BLOCKS)
         for block in self.blocks:
             is_block = isinstance(block, _BLOCKS)
@@ -119,8 +120,9 @@ class Section:
         ]
         for block in self.blocks:
             texts.append(block.text if isinstance(block, Prose) else getattr(block, "why", ""))
-        text = next(filter(None, texts), "")
-        # A sentence ends after a word of two letters or more: not after an initial.
+        text = next(filter(None, texts), "")  # the first that is not empty
+        # A sentence ends with a full stop after a word of two letters or more, so that the initial
+        # in "J. Doe" ends none.
         sentences = re.split(r"(?<=\w\w\.) (?=[A-Z])", text)
         return sentences[0]
 
@@ -215,7 +217,8 @@ def _count_verdicts(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
     for block in blocks:
         if not isinstance(block, Measures):
             continue
-        # Not strict: measures outside of an overview name no sections.
+        # Only measures in an overview name sections. For others, `sections` is empty, and zip yields
+        # no pair.
         for measure, (slug, _) in zip(block.measures, block.sections, strict=False):
             counts[slug, measure.verdict, colour(measure)] += 1
     words: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -294,6 +297,7 @@ def write_index(folder: str | Path) -> Path:
     titles = Counter(page["title"] for page in pages)
     for page in pages:
         title, where = page["title"], page["where"]
+        # Pages with the same title are distinguished by their paths.
         shown = title if titles[title] == 1 else f"{title} ({where.removesuffix('.html')})"
         page["report"] = link(shown, quote(os.fsencode(where)))
     sections = []

@@ -82,7 +82,7 @@ def _make_scale(patterns: Sequence[NDArray[Any]]) -> Normalize:
     """Return the colour scale of all panels: from 0 to the largest weight, or symmetric around 0 if
     some weights are negative.
     """
-    # A scale needs some length: if all weights are 0, it ends at 1.
+    # If all weights are 0, the scale ends at 1, since it must not have the length 0.
     largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
     is_signed = any((pattern < 0).any() for pattern in patterns)
     return Normalize(-largest if is_signed else 0, largest)

@@ -211,7 +211,7 @@ class Context:
             if key in ("pattern", "v"):
                 hooks += [point.hook.format(layer=layer) for layer in range(point.n_layers)]
         rounds = [self.detailed_round]
-        # No names cache nothing; a machine without attention has none.
+        # A machine without attention has no such hooks; names_filter=None then caches nothing.
         return rollout(self.model, self.episodes, names_filter=hooks or None, rounds=rounds)
 
     @cached_property

@@ -58,6 +58,9 @@ def part(result: AuditResult) -> Part:
 
 
 def _draw(result: AuditResult, context: Context) -> list[object]:
+    """Return the blocks of the section: the measures of all checks, and folded tables of the numbers
+    behind them and of the thresholds.
+    """
     blocks: list[object] = [Prose(_TEXTS["text"]), Measures(result.measures, result.sentence)]
     for name, caption in _CAPTIONS.items():
         if len(result.tables[name]):

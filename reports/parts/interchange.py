@@ -67,7 +67,7 @@ def _compute(context: Context) -> _Tables:
     # Which sites should carry which variable; None stands for the claims of the task.
     claims = list_wired_claims(context.circuit) if context.is_compiled else None
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims)
-    algorithm = context.task.explains(model)
+    algorithm = context.task.explains(model)  # the one that the task assigns to the model
     carried["noun"] = [algorithm.variable(key).noun for key in carried["variable"]]
     # ``aligned`` lists (variable, site at which its subspace is learned); a task may have none.
     if model.is_handwired or context.quick or not context.task.analysis.aligned(model):
@@ -116,7 +116,9 @@ def _merge(measures: Sequence[Measure]) -> Measure:
     # The claim of each measure is the name of its variable, such as "the counts".
     names = list(dict.fromkeys(measure.claim for measure in measures))
     causes = names
-    if len(names) > 1:  # "predicts from the prediction" would say nothing
+    # "It predicts from the counts and the prediction" would say nothing by its second noun: of
+    # several variables, the outcome itself is not named.
+    if len(names) > 1:
         causes = [name for name in names if name != f"the {outcome}"]
     listed_causes = join_words(causes[:_MOST_NAMED])
     claim = f"Swapping in another episode's values changes {_OUTCOME_NOUNS[outcome]} as the algorithm says"
@@ -203,7 +205,8 @@ def _tabulate(carried: pd.DataFrame) -> Table:
     Args:
         carried: results of interchange, one row per variable and site.
     """
-    # Under these names join_intervals finds the bounds of iia_informative.
+    # "low" and "high" are the bounds of iia_informative, which join_intervals finds under the names
+    # iia_informative_low and iia_informative_high.
     bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
     table = join_intervals(carried.rename(columns=bounds))
     table["variable"] = table["noun"].str.removeprefix("the ")
@@ -227,6 +230,7 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
     """Return the blocks on learned subspaces: their accuracies beside those of controls, and why
     some could not be learned.
     """
+    # Names under which the table shows the bounds in one column with the estimate.
     bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
     aligned = aligned.rename(columns=bounds)
     aligned["site"] = aligned["site"].map(_name_site)
@@ -265,6 +269,7 @@ def _name_site(text: str) -> str:
     """
 
     def name_component(match: re.Match[str]) -> str:
+        """Return one component, such as "z[2.1]", in words."""
         component, layer, head = match.groups()  # "z[2.1]": z, 2, 1; "resid_post[0]" has no head
         if head is not None:
             return f"{component} of head L{layer}H{head}"

@@ -231,7 +231,7 @@ def write_shell_options(named: Mapping[str, Any]) -> list[str]:
         if value is True:
             words.append(option)
         elif any(text.startswith("-") for text in texts):
-            # Not as a word of its own, which would look like another option.
+            # In one word with the option: "-1" as a word of its own would look like an option.
             words += [f"{option}={text}" for text in texts]
         elif value not in (None, "", [], ()) and value is not False:  # 0 is a value
             words += [option, *texts]

@@ -183,7 +183,8 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
         rows = [row for row in names if row in grid.index]
         grid = grid.loc[rows].rename(index=names)
         restores = grid.abs().max(axis=1) >= _SMALLEST_SHARE
-        drawn_rows = grid[restores] if restores.any() else grid.head(1)  # never an empty picture
+        # If no row restores anything, the first one is drawn, since a picture needs a row.
+        drawn_rows = grid[restores] if restores.any() else grid.head(1)
         n_left_out += len(grid) - len(drawn_rows)
         grids[title] = grid
         drawn_grids[f"restored {title}"] = drawn_rows
@@ -211,6 +212,7 @@ def _draw_hook_points(what: str, caption: str, frame: pd.DataFrame) -> list[obje
     # The columns that figures.intervals draws.
     shown = frame.assign(name=frame["site"], estimate=frame["fraction"], control=False)
     shown = shown.rename(columns={"fraction_low": "low", "fraction_high": "high"})
+    # Sites that change most, in either direction, have the first ranks.
     rank = shown["estimate"].abs().rank(method="first", ascending=False)
     drawn = figures.intervals(
         shown[rank <= _MOST_POINTS], xlabel="share restored", reference={"the clean run": 1.0}
@@ -250,7 +252,7 @@ def _measure_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list
         threshold=min(best_random, 1.0),  # random edges may overshoot a faithfulness of 1
         controls={"the best of equally many random edges": Control(best_random)},
     )
-    is_small = claim("few", Interval(share, share, share))
+    is_small = claim("few", Interval(share, share, share))  # a count, without uncertainty
     texts = CLAIMS["edges"]  # of the claim that both are true
     sizes = f"{circuit['size']} of {circuit['of']} edges"
     return [conjoin([is_faithful, is_small], key="edges", about=sizes, **texts)]

@@ -100,6 +100,9 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         ]
 
     def summarise(results: list[ProbeResult], context: Context) -> list[Measure]:
+        """Return the measures for the page's overview: those of the variables that should be
+        decodable, the best decoded first.
+        """
         claimed = choose_targets(context)[:n_claimed]
         # A handwired model need hold only its own algorithm's variables.
         if context.has_exact_state:
@@ -205,6 +208,13 @@ def state(
     """
 
     def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:
+        """Draw the model's state over the algorithm's, and their difference.
+
+        Args:
+            trajectory: both states over one episode.
+            context: context of the report.
+            width: width of the picture, in inches.
+        """
         label = units[0] if context.has_exact_state else units[1]
         return figures.trajectories(
             trajectory.state,
@@ -236,6 +246,9 @@ def state(
         return [Prose(text), Figure(picture, f"{title}, {machine} and algorithm", caption)]
 
     def draw_hero(trajectory: Trajectory, context: Context) -> list[Figure]:
+        """Return the picture of the state for the top of the page. A compiled model has that of its
+        circuit there instead.
+        """
         if context.is_compiled:
             return []
         caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's."
@@ -315,7 +328,7 @@ def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[n
     other_episodes = context.sample(_N_REFIT_EPISODES, context.n_rounds, context.seed + 2)
     (target,) = compute_targets([result.target.key], other_episodes, model)
     (place,) = places(model, other_episodes, [result.site or "latents"])
-    # [episode, round, ...], of the other episodes and of the report's
+    # Activations [episode, round, ...] of the other episodes, and of the report's.
     features = torch.as_tensor(read_activations(rollout(model, other_episodes), place, target.when))
     report_features = torch.as_tensor(read_activations(context.run, place, target.when))
     width = int(np.prod(features.shape[2:]))

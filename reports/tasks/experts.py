@@ -115,7 +115,8 @@ def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measur
     untrained_predictions = make_distributions(distribution)[..., 1]  # P(y=1), [episode, round]
     untrained_regret = scoring.regret(untrained_predictions, context.episodes)[:, -1].mean()
     unless = {}
-    # Where a vote is as good as the Bayes predictor, no model can be better: it does not fail.
+    # If a majority vote is as good as the Bayes predictor, no model can be better than the vote. The
+    # verdict is then "undecided" in place of "no".
     if fewer_mistakes.estimate <= 0 and vote_regret <= bayes_regret:
         unless = dict.fromkeys(("no", "undecided"), _NO_BETTER)
     words = {"n_rounds": context.n_rounds}
@@ -141,7 +142,8 @@ def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
     rows = []
     for key, player in scored.items():
-        # In this order; losses are infinite for a predictor that was certain and wrong.
+        # The four scores of each predictor are stored in this order. Losses are infinite for a
+        # predictor that was certain and wrong.
         accuracy, regret, loss, excess = player.scores.numbers.values()
         row = {"predictor": player.name, "accuracy": accuracy, "regret": regret}
         row[_PAIRED_COLUMN] = None if key == "model" else player.beyond_model

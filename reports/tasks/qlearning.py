@@ -59,10 +59,11 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
         context: context of the report; not used.
     """
     result, untrained_result = results
+    # `beside` has further columns of a number's row, such as the number of steps that it is from.
     n_steps = result.beside["disputed", "all"]["n_steps"]
-    # Of the many steps without ties, only the disputed ones separate the table from the one with a
-    # discount of 0. With few of them, ``why`` explains an open verdict on the gain, and keeps open
-    # the verdict on bootstrapping.
+    # Only disputed steps separate the Q-table from one with a discount of 0. If there are few, an
+    # undecided verdict on the gain gets this reason, and the verdict on bootstrapping is undecided
+    # whatever the number.
     is_too_few = n_steps < _FEWEST_STEPS
     why = f"{FEW}: {n_steps} disputed steps, where {_FEWEST_STEPS} decide"
     gain = result.get("untied_gain", "all")
