@@ -248,7 +248,7 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
         latents' size changes the prediction, as at a tie.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
-    writer = subject.writer(algorithm)
+    writer = subject.writer(algorithm)  # decodes the state from latents, and changes it in them
     values = algorithm.run(edits.episodes)
     runs_with_edits = [algorithm.run(part.episodes.select(part.rows)) for part in edits.parts]
     changes = {}  # of the algorithm's state, [edit, round, ...] by state variable

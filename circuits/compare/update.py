@@ -309,7 +309,8 @@ class _Steps:
             is_known: True for the known episodes, False for the test episodes. Each is decoded by a
                 fit on other episodes.
         """
-        # The writer's episodes are the known ones, then the test ones.
+        # The writer decodes the state from latents. Its episodes are the known ones, then the test
+        # ones.
         n_known = len(subject.samples.known)
         rows = slice(n_known) if is_known else slice(n_known, None)
         episodes = subject.samples.known if is_known else subject.samples.test
@@ -372,7 +373,7 @@ def _measure_decoding_r2(writer: Writer, subject: Participant, algorithm: Algori
     decodes worst.
 
     Args:
-        writer: object with the decoder.
+        writer: object that decodes the algorithm's state from the model's latents.
         subject: the model.
         algorithm: the algorithm that computes the true values.
     """
@@ -454,8 +455,8 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
     Returns:
         The fitted update rules, the best first (:func:`_make_sort_key`).
     """
-    writer = subject.writer(algorithm)
-    keys = tuple(writer.shapes)
+    writer = subject.writer(algorithm)  # decodes the algorithm's state from latents
+    keys = tuple(writer.shapes)  # the state variables that it decodes
     steps_to_fit = transition(subject.model, subject.samples.other, writer, round=budget.at)
     steps_to_score = transition(subject.model, subject.samples.test, writer, round=budget.at)
     errors_of_algorithm = steps_to_score.under(algorithm)

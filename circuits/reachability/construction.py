@@ -153,15 +153,17 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> list[
 
     copy = partial(wire.copy, basis, nodes)  # (source block, target block)
     z = basis.code(position("<z>"))
-    # What of z's code the sink has, too.
+    # The component of z's position code that the sink's position has, too.
     shared = basis.positions.overlap(position("<z>"), position("<w>"))
     # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
     gate_of_near = constant - ids["w?"]
+    # Source and target of an edge are combined at one position. `is_combining` reads 1 there, and
+    # the source stands `source_offset` positions before it.
     if layout.marks:
-        source_offset, binding = 2, ids["e"]
+        source_offset, is_combining = 2, ids["e"]
         gate_of_near = gate_of_near - ids["e"]
     else:
-        source_offset, binding = 1, pos.sum(wire.number_labels("t", layout.n_edges))
+        source_offset, is_combining = 1, pos.sum(wire.number_labels("t", layout.n_edges))
     near, far = copy("id", "near"), copy("id", "far")
     same_node_in_z = (*wire.match(basis, nodes, "id", "id"), (constant, z))
     mark = ((z - shared * sink, out["in"]),)
@@ -190,7 +192,7 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> list[
             layer=0,
             offset=source_offset,
             moves=far,
-            gate=constant - binding,
+            gate=constant - is_combining,
             sink=sink,
         ),
         wire.content_chooser("1.3 fetch z", layer=0, wanted=of_z, moves=near, sink=sink),
@@ -225,10 +227,8 @@ def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
     for j in range(layout.predict_position + 1):
         # Inner product of the code of position j with the sum of both candidates' codes.
         overlap = sum(codes.overlap(j, c) for c in candidates)
-        if j in candidates:
-            of_candidates.append(overlap)
-        else:
-            of_others.append(overlap)
+        overlaps = of_candidates if j in candidates else of_others
+        overlaps.append(overlap)
     lead = min(of_candidates) - max(of_others)
     require(
         lead > MIN_MARGIN,
