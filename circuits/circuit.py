@@ -612,6 +612,7 @@ class Circuit(Result):
             f"values must be those of a run of the circuit's algorithm; they lack {key!r}",
         )
         truth = values[key]  # [episode, round, ...]
+        # Also True for a variable without locations, such as one that only the prediction shows.
         is_one_hot = all(location.one_hot for location in self.sites.get(key, ()))
         if variable.n_classes is not None and is_one_hot:
             truth = np.eye(variable.n_classes(values))[truth]  # row k is the code of class k

@@ -174,10 +174,10 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
         act_fn="relu",
         normalization_type=None,
         attention_rules=tuple(rules),
-        attn_scale=1.0,
-        latent_update="replace",
-        strip_position=True,
-        output="probability",
+        attn_scale=1.0,  # scores are not scaled
+        latent_update="replace",  # what the update token holds becomes the new latent
+        strip_position=True,  # a latent must not contain the code of the update token's position
+        output="probability",  # what `outcomes` read are probabilities, not logits
         value_range=value_range,
         head_names=tuple(names),
         name=circuit.name,

@@ -368,6 +368,8 @@ def _draw_regret(scores: LLMScores) -> list[Figure]:
     """Draw regret over rounds: first a figure of all models with a panel per regime, then one
     figure for each language model.
     """
+    # A language model has two curves: missing predictions count as wrong, or are skipped. The first
+    # one is drawn.
     regret = scores.curves[scores.curves["missing"] != "skipped"]
     llm = regret[regret["kind"] == "llm"]
     baselines = regret[(regret["kind"] == "model") | regret["model"].isin(list(_DRAWN))]

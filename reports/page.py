@@ -118,7 +118,7 @@ class Section:
         texts = [
             getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)
         ]
-        for block in self.blocks:
+        for block in self.blocks:  # `why` is the text of a block in place of a missing result
             texts.append(block.text if isinstance(block, Prose) else getattr(block, "why", ""))
         text = next(filter(None, texts), "")  # the first that is not empty
         # A sentence ends with a full stop after a word of two letters or more, so that the initial

@@ -978,6 +978,7 @@ class Behaviour(Result):
         (sizes of the two responses).
         """
         rows = self._list_rows("", self.plain)
+        # The first row is that of the average similarity, the only number with a control.
         rows[0]["untrained"] = merge_copies(self.untrained).number
         if self.fitted is not None:
             rows += self._list_rows(format_parameters(self.read_out), self.fitted)

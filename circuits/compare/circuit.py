@@ -509,7 +509,7 @@ def compare_circuits(compared: Compared) -> CircuitPart:
         untrained.append(similarity_of_copy.estimate)
     matches = {i: table_of_reference.heads[j] for i, j in matching.pairs.items()}
     heads = describe_heads(subject.name, table, matches)
-    heads += describe_heads(reference.name, table_of_reference, {})
+    heads += describe_heads(reference.name, table_of_reference, {})  # matches are listed once
     return CircuitPart(similarity=similarity, heads=tuple(heads), untrained=tuple(untrained))
 
 

@@ -108,6 +108,7 @@ class Comparison(Measured):
             decided = [i for i, measure in enumerate(measures) if measure.verdict == verdict]
             if decided:
                 first = measures[decided[0]]
+                # "updates its state likewise" becomes "updates its state as ...".
                 yes = f"{first.yes.removesuffix(' likewise')} as {reference}"
                 measures[decided[0]] = replace(first, yes=yes, no=f"{first.no} than {reference}")
                 break

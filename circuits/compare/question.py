@@ -185,7 +185,8 @@ class Samples:
         """Sample the episodes of a comparison.
 
         ``known`` and ``other`` come from the first half of the task's data, ``test`` from the
-        second half. ``other`` has as many episodes as ``test``.
+        second half, so that scores are for recorded participants to whom no map was fitted.
+        ``other`` has as many episodes as ``test``.
 
         Args:
             model: the model, which determines the task and, with it, how episodes are sampled.

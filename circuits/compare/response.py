@@ -127,7 +127,7 @@ class Edits:
             for kind, (_, build, options) in enumerate(ways):
                 # Other episodes in every round, and other ones for every input.
                 rows = np.unique((np.arange(per_round) + per_round * t + kind) % n_episodes)
-                _, changed = build(episodes, t, **options)
+                _, changed = build(episodes, t, **options)  # (without, with the change)
                 parts.append(EditedRound(kind=kind, round=t, rows=rows, episodes=changed))
         return cls(episodes, tuple(name for name, *_ in ways), tuple(parts))
 

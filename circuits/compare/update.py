@@ -363,6 +363,7 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
         spread = here.std(0, keepdims=True)
         if not spread.any():  # such as the round: an eighth of its range over rounds
             spread = np.full_like(spread, np.ptp(state) / 8)
+        # Elements change independently of each other, which they do not in episodes.
         strange = here + spread * rng.standard_normal(here.shape)
         changes[key] = np.clip(strange, state.min((0, 1)), state.max((0, 1))) - here
     return changes
@@ -404,7 +405,8 @@ def _measure_nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequ
     values = pool_values(algorithm, subject.samples)
     scores = []
     for key in keys:
-        state = torch.from_numpy(flatten_elements(values[key]))  # [episode, round, element]
+        # [episode, round, element], the known episodes first.
+        state = torch.from_numpy(flatten_elements(values[key]))
         fit = Affine.fit(known_features, state[:n_known].flatten(0, 1), RIDGE)
         decoded = fit(test_features).reshape(state[n_known:].shape)
         steps = state[n_known:].diff(dim=1)
@@ -429,6 +431,8 @@ def _make_random_features(subject: Participant) -> tuple[Tensor, Tensor]:
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
     known = latents[:n_known].reshape(-1, n_coordinates)
     test = latents[n_known:].reshape(-1, n_coordinates)
+    # Random Fourier features: inner products of them approximate a Gaussian kernel. The width grows
+    # with the number of coordinates, as squared distances of standardised latents do.
     cosines = RBFSampler(
         gamma=_KERNEL_WIDTH / n_coordinates, n_components=_N_FEATURES, random_state=0
     )

@@ -397,7 +397,7 @@ class Edit:
             return episodes
         self.rounds(setup)  # refuses a round that does not exist
         record, options = self.find_corruption(setup)
-        _, corrupted = record.build(episodes, self.round, **options)
+        _, corrupted = record.build(episodes, self.round, **options)  # (without, with the change)
         return corrupted
 
     def make_written(self, setup: Setup) -> Written | None:
@@ -503,9 +503,9 @@ class Edit:
             episode = self.get_source_episode(setup)
             # Values are [episode, 1, ...]: those of one episode are [1, ...], as in the state.
             return {**state, **{key: values[episode] for key, values in decoded.items()}}
-        # A patch of all latents copies the state of another episode before this round, a "memory"
-        # edit that before the first round. Here it is the algorithm's own state. No other edit has
-        # a counterpart.
+        # Two kinds of edits are left that have a counterpart. They copy the state of an episode: a
+        # "memory" edit the initial one, a patch of all latents the one before this round. In the
+        # algorithm, it is the state that the algorithm has in that episode.
         is_start = kind == "memory"
         if not is_start and not (kind == "patch" and self._replaces_all_latents(setup)):
             return None

@@ -82,6 +82,7 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
     """
     episodes = _sample("uniform", sizes)
     seed = sizes.seed
+    # In these scores, latents are "cut" if they are reset in every round.
     scores = latent_control(model, episodes, seed=seed)
     untrained_scores = latent_control(untrained(model, seed), episodes, seed=seed)
     measure = Measure(

@@ -85,6 +85,7 @@ def _attend(context: Context) -> AttentionView:
     """
     others = [i for i in range(len(context.episodes)) if i != context.drawn_episode]
     episodes = [context.drawn_episode, *others][:N_EPISODES]
+    # Nine rounds that are evenly spaced, and the detailed one.
     rounds = sorted({*space_evenly(context.n_rounds, N_ROUNDS - 1), context.detailed_round})
     hooks = pattern_hooks(context.model)
     chosen = context.episodes.select(episodes)

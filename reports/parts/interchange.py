@@ -101,7 +101,7 @@ def _measure_interchange(computed: _Tables, context: Context) -> list[Measure]:
     claimed = carried.merge(claimed_pairs)  # without variables that have only control sites
     groups: dict[tuple[str, str], list[Measure]] = defaultdict(list)  # by verdict and outcome
     for _, rows in claimed.groupby(["variable", "outcome"], sort=False):
-        measure = _measure_best_site(rows)
+        measure = _measure_best_site(rows)  # its key is the outcome
         groups[measure.verdict, measure.key].append(measure)
     ordered_keys = product(VERDICTS, _OUTCOME_NOUNS)
     return [_merge(groups[key]) for key in ordered_keys if key in groups]

@@ -34,7 +34,9 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
     """
 
     def heading(context: Context) -> tuple[str, str]:
-        """Return the title and the introduction of the page; those of the task if they fit."""
+        """Return the title and the introduction of the page. The task's own texts are used for its
+        handwired circuit, and its introduction for learned transformers.
+        """
         task = context.task
         usual = f"A model of {task.name}: {task.what}."
         if title and context.is_compiled:

@@ -37,6 +37,7 @@ def _score_agreement(context: Context) -> tuple[Scores, Scores]:
     """Score how often the model, and how often an untrained copy, chooses the greedy action of the
     Q-table. Return the two scores in this order.
     """
+    # "before" or "after": whether choices are compared with the table before or after a round.
     table = reference_table(context.model)
     chosen = predictions_of(context.run)  # probabilities of actions, [episode, round, action]
     # An untrained copy may predict numbers that are no probabilities.
