@@ -47,7 +47,7 @@ model.
 
 _SHORT_HORIZON = 10  # rounds of the short horizon
 _N_EPISODES_OF_HORIZON = 2
-# Share of the rounds of a variable that may hang on a tie before its check fails.
+# Largest share of a variable's rounds in which rounding may decide a tie, for a check that passes.
 _LARGEST_UNDECIDED_SHARE = 0.1
 _LARGEST_SOFT_ERROR = 1e-4
 """The largest error by softmax heads that still passes: a tenth of what a weight off by 1e-3

@@ -158,7 +158,7 @@ def _choose_rounds(
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
         n_rounds = min([task.cap_rounds(20 if quick else 100), *rooms])
-    # A task whose later rounds bring nothing new may have fewer.
+    # If later rounds of a task bring nothing new, fewer rounds are enough.
     n_needed = task.cap_rounds(fewest)
     require(
         n_rounds >= n_needed,

@@ -70,7 +70,7 @@ def _get_valid_answer(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tup
     """
     try:
         answer, seconds = ask()
-    except InputError as error:
+    except InputError as error:  # the method says that it does not apply to this subject
         raise _RefusedError(str(error), _REFUSES) from error
     except Exception as error:
         raise _RefusedError(f"raised {type(error).__name__}: {error}", _FAILED) from error

@@ -226,6 +226,7 @@ class Material:
             n: number of episodes; ``effort.episodes`` when None.
         """
         n_episodes = self.effort.episodes if n is None else n
+        # A seed from the pair (seed, batch), in the range that samplers accept.
         state = np.random.SeedSequence([self.seed, batch]).generate_state(1)
         seed = int(state[0]) % 2**31
         subject, n_rounds = self.subject, self.effort.rounds

@@ -30,7 +30,8 @@ from interp.interventions.ablation import SHARES, find_areas
 from interp.interventions.sites import Place, Site
 
 _KINDS = ("content", "constant", "clean-up")  # the kinds of edges, the one that matters most first
-_INERT = "inert"  # the kind of a true edge of which no cut changes anything on the episodes that methods are given
+_INERT = "inert"
+"""Kind of a true edge whose cut changes nothing in the episodes that methods use."""
 _ROUNDING = 1e-12  # a change that is rounding, of predictions in float64
 
 

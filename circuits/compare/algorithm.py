@@ -248,6 +248,7 @@ class AlgorithmPart(Result):
         is_grey = [key != self.closest for key in self.scores]
         rows = make_interval_table(explained).assign(control=is_grey)
         xlabel = "share of the predictions that is explained"
+        # The share of a family that predicts worse than the baseline is negative, without a limit.
         return figures.intervals(rows, xlabel=xlabel, floor=-0.5)
 
     def to_frame(self) -> pd.DataFrame:
@@ -1035,7 +1036,8 @@ def _compare_behaviour(compared: Compared) -> Behaviour:
         if closest is None:
             return Behaviour(_Agreement(alike=algorithm_part.explained, apart=NO_NUMBER, cells=()))
         agreement, _ = _compare_predictions(compared, model, closest)
-        # Against an algorithm, "alike" is the share that it explains, as the question "algorithm" found.
+        # The similarity to an algorithm is the share of the predictions that it explains, which the
+        # question "algorithm" has measured.
         plain = replace(agreement, alike=algorithm_part.explained)
         return Behaviour(plain, untrained=_compare_with_untrained(compared, closest))
     plain, failures = _compare_predictions(compared, model, reference.model)

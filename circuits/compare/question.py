@@ -479,7 +479,8 @@ def fit_crossfitted_writer(
         run_of_others = run.select(torch.from_numpy(others))
         writers.append(Writer.fit(subject.model, run_of_others, state, keys, ridge=penalty))
     first, fits = writers[0], tuple(writer.decoder for writer in writers)
-    # Its own maps are not used: each episode is decoded by one of `fits`.
+    # The first two arguments are those of a decoder without folds, and are not used to decode: each
+    # episode is decoded by one of `fits`.
     decoder = CrossFitted(
         first.decoder.maps, first.decoder.shape, fits=fits, fold=tuple(fold.tolist())
     )
@@ -590,7 +591,7 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
     for size in task.sizes:
         ranges = {}  # name of a model -> smallest and largest size that it accepts
         for model in models:
-            # Some layouts accept a range of sizes, such as `n_states_range`; others only their own.
+            # Some layouts accept a range of sizes, such as `n_states_range`; others only one size.
             n = int(getattr(model.layout, size.name))
             ranges[model.name] = getattr(model.layout, f"{size.name}_range", None) or (n, n)
         low = max(smallest for smallest, _ in ranges.values())

@@ -55,7 +55,10 @@ _LEAST_WORTH = 0.01
 
 If predictions stay the same without the memory, any map can replace it.
 """
-_TIE_NOISE = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
+_TIE_NOISE = 1e-6
+"""Size of the noise that detects ties, as a share of a coordinate's standard deviation: no state
+should depend on so little.
+"""
 _HARD_SHARE, _CERTAIN_P = 0.9, 0.99
 """A model predicts mere choices if a share ``_HARD_SHARE`` of its predictions gives one outcome a
 probability above ``_CERTAIN_P``.
@@ -130,7 +133,7 @@ class StatePart(Result):
             source: name of the model that supplies latents.
             target: name of the model that receives them.
         """
-        ways = {}
+        ways = {}  # further inputs of the map, () or ("round",) -> score
         for stitching in self.stitchings:
             if (stitching.source, stitching.target, stitching.control) == (source, target, ""):
                 ways[stitching.supplied] = stitching

@@ -351,7 +351,8 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
     Returns:
         Key of a state variable -> its changes ``[episode, start, ...]``, to be added to its values.
     """
-    rng = np.random.default_rng([budget.seed, 7])  # 7 sets it apart from other draws of the seed
+    # With the 7, these draws are independent of others with the same seed.
+    rng = np.random.default_rng([budget.seed, 7])
     changes = {}
     for key in keys:
         state = np.asarray(values[key], dtype=np.float64)

@@ -203,7 +203,8 @@ def q_learning(
         tokens=vectors,
         payloads={"r": buf1["r"]},
         payload_range=None if variant == "lin" else (low, high),
-        # Its tie slope is 2 roundings of M in float32 (28 in float64), which larger values would swallow.
+        # In float32, the default tie slope is 2 rounding errors of M (in float64, 28). It would have
+        # no effect on values larger than M.
         float32_range=(low, high),
         latents=initial_latents,
         outcomes=outcomes,
@@ -448,8 +449,9 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
         "1.5 next-phase tag", layer=0, wanted=to_next_phase, moves=next_tag, sink=sink
     )
 
-    # The column of the own action scores 2, one for the action and one for being a column (a
-    # key with Update). Columns themselves, which are actions with Update, do not look.
+    # A query is an action token, and looks for the column of the same action. This column scores 2:
+    # 1 for the action, and 1 for being a column (a key with Update). Columns, which are action
+    # tokens, too, attend to the sink as queries.
     same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
     from_column = (any_action - 2.0 * ids["Update"], ids["Update"])
     column = move(states, "buf1", column_block)
@@ -592,7 +594,8 @@ def _score_actions(
     for k, action in enumerate(wiring.actions):
         action_index = action_index + float(k) * ids[action]
     if wiring.variant == "lin":
-        # Head 2.2 wrote the values of all actions to buf2 of Select. A candidate takes its own.
+        # Head 2.2 wrote the values of all actions to buf2 of Select. Each candidate is scored by the
+        # value of its action.
         by_value = wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)
         # Minus the mean value of all actions, the same at every candidate.
         share = -sharpness / len(wiring.actions)

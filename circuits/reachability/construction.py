@@ -111,7 +111,8 @@ def reachability(
         "MARKS": bound if marks else (),
         "BOUND": bound,
     }
-    # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
+    # A sinusoidal code overlaps with those of all other positions. A one-hot code has one axis, and
+    # there are no codes of positions outside of the round.
     one_back = two_back = near_z = near_c = labels
     of_z: tuple[str, ...] = ("<w>", "<z>")
     if one_hot:

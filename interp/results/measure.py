@@ -703,8 +703,8 @@ class Result:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # @dataclass writes its own __repr__ into a class that only inherits one: so each class gets
-        # the inherited one as an attribute of its own.
+        # @dataclass writes a __repr__ into a class that has none in its own namespace, even if it
+        # inherits one. So the inherited one is stored in each class.
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def to_frame(self) -> pd.DataFrame:

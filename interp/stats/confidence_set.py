@@ -103,8 +103,9 @@ def _find_representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
     for model in range(n_models):
         # Largest difference from each model up to this one, which differs from itself by 0.
         distances = np.abs(losses[:, : model + 1] - losses[:, [model]]).max(0)
-        first_equal = np.argmax(distances <= tolerance)
-        # Its own representative, so that a chain of nearly equal models is one group.
+        first_equal = np.argmax(distances <= tolerance)  # index of the first True
+        # A model may equal the next one, and this one a third that differs from the first: such a
+        # chain gets one representative.
         representative[model] = representative[first_equal]
     return representative
 

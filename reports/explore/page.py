@@ -223,7 +223,7 @@ def _describe_edits(answer: Answer) -> str:
         return f"The {subject} no prediction by {VISIBLE} or more{_describe_state(answer)}."
     low, high = moves["control_low"][t], moves["control_high"][t]
     controls = f"change it by {low:.3f} to {high:.3f}"
-    if controls.endswith(" to 0.000"):
+    if controls.endswith(" to 0.000"):  # even the largest of the random changes rounds to 0
         controls = "do not change it"
     if not answer.n_followed:
         response = "the algorithm has no counterpart of this edit"

@@ -471,6 +471,7 @@ class Served:
             """
 
             def eof_received(self) -> bool:
+                """Keep the connection open (True) until the response is complete."""
                 return bool(self.cycle and not self.cycle.response_complete)
 
         self.token = secrets.token_urlsafe(24)

@@ -109,7 +109,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
             claimed = tuple(key for key in claimed if key in context.algorithm.keys)
         measures: list[Measure] = []
         for result in results:
-            if result.target.key in claimed:
+            if result.target.key in claimed:  # a result yields its measures
                 measures += map(_phrase_roughly, result)
         return sorted(measures, key=lambda measure: measure.number.estimate, reverse=True)
 
