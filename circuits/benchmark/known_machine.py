@@ -355,6 +355,8 @@ def transform_residual_stream(
     """
     config = replace(name_edited_model(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
+    # The rows of the state map read the state from latents x, by x @ row: they change like weights
+    # that read.
     changed = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
     weights = dict(model.named_parameters())
     # What reads x W of the old stream x = x' back must read x' (back W); what writes y must write

@@ -433,7 +433,8 @@ def _measure_remainder(
         """Regress errors on the effects of these changes, and return the share of the squared error
         that remains where the regression was not fitted.
         """
-        # One row for each number that is predicted, one column for each change.
+        # One row for each number that is predicted, one column for each change. Changes with nearly
+        # the same effects get no large opposite weights: small singular values count as 0.
         effects = slopes[..., changes].reshape(errors.size, -1)
         weights, *_ = np.linalg.lstsq(effects, errors.ravel(), rcond=_SMALLEST_SINGULAR_VALUE)
         rest = scored_errors - scored_slopes[..., changes] @ weights

@@ -71,11 +71,10 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
         and seed (the run's seed).
 
         "measures" has one row per claim: one for each probe, and one for each claim of the
-        comparison with the model ``questions.reference`` (none if this is empty). The columns
-        are key (of the claim) and those of :meth:`interp.results.measure.Measure.row`, such as
-        number and verdict. A further row has
-        the key "excess"; its number is the model's loss above the lowest possible loss, at the last
-        evaluation of the training before the checkpoint.
+        comparison with the model ``questions.reference`` (none if this is empty). The columns are
+        key (of the claim) and those of :meth:`interp.results.measure.Measure.row`, such as number
+        and verdict. A further row has the key "excess"; its number is the model's loss above the
+        lowest possible loss, at the last evaluation of the training before the checkpoint.
 
         "algorithms" has one row per algorithm of the task, at its default parameters. The columns
         are algorithm (its key), nats and without_state. nats is the divergence of the model's

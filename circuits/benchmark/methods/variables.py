@@ -36,7 +36,7 @@ _THRESHOLD = 0.5  # held-out R2 from which a variable is declared to exist
 
 def _fit_probe(
     x: Tensor, y: Tensor, within_round: bool
-) -> tuple[Affine, Float[Tensor, "moment output"]]:
+) -> tuple[Affine, Float[Tensor, "2 output"]]:
     """Fit a linear probe on the first two thirds of the episodes, and measure its errors on the
     rest.
 
@@ -63,7 +63,7 @@ def _fit_probe(
     return fitted, torch.stack([errors_of_probe, errors_of_mean]).square().sum((1, 2))
 
 
-def _compute_r2(errors: Float[Tensor, "moment output"]) -> float:
+def _compute_r2(errors: Float[Tensor, "2 output"]) -> float:
     """Compute the R2 of a probe, over all its outputs together.
 
     Args:
