@@ -84,6 +84,8 @@ class PositionCode:
         rng, best_margin = np.random.default_rng([seed, _LINES_STREAM]), 0.0
         for _ in range(100):
             lines = np.sort(rng.choice(np.arange(1, T + 1), size=n_lines, replace=False))
+            # With this length, the codes of any two positions have the inner product -1 / (2 T) if
+            # all T frequencies are used.
             frequencies = 2 * math.pi * lines / (2 * T + 1)
             code = cls(labels, tuple(frequencies.tolist()))
             if code.margin >= MIN_MARGIN:

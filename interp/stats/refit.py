@@ -118,7 +118,7 @@ def effective_sample_size(references: ArrayLike) -> float:
     totals_of_episodes = _sum_per_episode(references)
     relative = np.ones(len(totals_of_episodes))
     if totals_of_episodes.any():
-        # The scale cancels; this one keeps squares from overflowing.
+        # The result does not depend on the scale. With a maximum of 1, no square overflows.
         relative = totals_of_episodes / totals_of_episodes.max()
     n_effective = float(relative.sum() ** 2 / (relative @ relative))
     return max(n_effective, _MIN_EFFECTIVE)

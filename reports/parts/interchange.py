@@ -116,8 +116,8 @@ def _merge(measures: Sequence[Measure]) -> Measure:
     # The claim of each measure is the name of its variable, such as "the counts".
     names = list(dict.fromkeys(measure.claim for measure in measures))
     causes = names
-    # "It predicts from the counts and the prediction" would say nothing by its second noun: of
-    # several variables, the outcome itself is not named.
+    # "It predicts from the prediction" would say nothing. If there are other variables to name, the
+    # outcome itself is not named.
     if len(names) > 1:
         causes = [name for name in names if name != f"the {outcome}"]
     listed_causes = join_words(causes[:_MOST_NAMED])

@@ -165,7 +165,8 @@ def select(
     chosen = [m for m in METHODS.values() if not questions or m.question in questions]
     if not keys:
         return [m for m in chosen if m.quick or not quick]
-    # The oracle and the random answer only to questions that one of the methods answers.
+    # The oracle and the random answer are included only for questions that one of the methods
+    # answers.
     answered = {m.question for m in chosen if m.key in keys}
     keys_with_bounds = {*keys, "oracle", "random"}
     return [m for m in chosen if m.key in keys_with_bounds and m.question in answered]
