@@ -79,11 +79,12 @@ Most of the set stays possible.
 @dataclass(frozen=True)
 @checked_result
 class StepScore:
-    """How well an algorithm predicts the steps of its state in a model.
+    """How close the steps of a model's state are to the steps of an algorithm.
 
-    The state is decoded from the model's latents. A step is the change of the decoded state over
-    one round (or several). The algorithm computes a step from the same state and inputs; step R2 is
-    the R2 of this prediction.
+    The algorithm's state is decoded from the model's latents. A step is the change of the decoded
+    state over one round (or several). The algorithm computes its own step from the same state and
+    inputs. Step R2 is 1 minus the sum of the squared differences between the two steps, divided by
+    the variation of the algorithm's steps.
 
     Attributes:
         model, algorithm: name of the model and key of the algorithm.
@@ -281,8 +282,8 @@ class _Steps:
     penalty: float
 
     def score(self, subject: Participant) -> Interval:
-        """Return the step R2 (how well the algorithm predicts state changes) of a model, over the
-        known and test episodes, with its interval.
+        """Return the step R2 of a model (how close its steps are to the algorithm's), over the known
+        and test episodes, with its interval.
         """
         known = self.sum_squares(subject, is_known=True)
         test = self.sum_squares(subject, is_known=False)
@@ -290,8 +291,8 @@ class _Steps:
         return score_maps(missed, varied, subject.samples.participants)
 
     def score_control(self, copy: Participant) -> float:
-        """Return the step R2 (how well the algorithm predicts state changes) of an untrained copy
-        of the model, on the test episodes.
+        """Return the step R2 of an untrained copy of the model (how close its steps are to the
+        algorithm's), on the test episodes.
         """
         missed, varied = self.sum_squares(copy, is_known=False)
         participants = copy.samples.participants[len(copy.samples.known) :]
