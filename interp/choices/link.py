@@ -31,7 +31,7 @@ A profile likelihood interval ends at this rise of the loss; a lapse rate must l
 _LIMIT_AT_ZERO = 3.676
 """Replaces :data:`HALF_CHI2` at temperature 0: the solution c of (1 - exp(-c))^2 = .95."""
 _TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Temperatures of the grid on which a lapse rate is searched first."""
+"""Temperatures of the grid on which a lapse rate is searched."""
 _LOG_TEMPERATURES = (float(np.log(0.25)), float(np.log(100.0)))
 """Bounds of the logarithm of a temperature that is not 0."""
 _LEAST_LAPSE_AT_ZERO = 0.01
@@ -197,7 +197,8 @@ class ChoiceLikelihood:
         if temperature == 0:
             return self._chances_at_zero
         ratios = np.exp(self._log_ratios / temperature)
-        return np.asarray(1 / ratios.sum(-1))
+        chances: Array = 1 / ratios.sum(-1)
+        return chances
 
     def nats(self, lapse: float, temperature: float) -> float:
         """Return the loss of the choices: minus the log of their probability, summed, in nats.
@@ -212,14 +213,21 @@ class ChoiceLikelihood:
         mixed = lapse * self._guess_of_choice + (1 - lapse) * self.chances(temperature)
         return -float(np.log(mixed).sum())
 
-    def best_temperature(self, lapse: float) -> float:
+    def best_temperature(self, may_lapse: bool) -> float:
         """Return the temperature with the least loss of the choices, searched from .25 to 100.
 
         Args:
-            lapse: the lapse rate (share of uniform guesses), which stays fixed.
+            may_lapse: True to fit the lapse rate (share of uniform guesses) anew at every
+                temperature; False for lapse rate 0.
         """
+
+        def least_nats(log_temperature: float) -> float:
+            temperature = float(np.exp(log_temperature))
+            lapse = self.best_lapse(temperature) if may_lapse else 0.0
+            return self.nats(lapse, temperature)
+
         fit = optimize.minimize_scalar(
-            lambda log_temperature: self.nats(lapse, float(np.exp(log_temperature))),
+            least_nats,
             bounds=_LOG_TEMPERATURES,
             method="bounded",
             options={"xatol": 2e-3},
@@ -302,8 +310,7 @@ def fit_link(
     candidates = _fit_without_lapse(likelihood, tempered)
     best = min(candidates, default=None)
     # Without a candidate, only a lapse rate gives every choice a probability above 0.
-    is_lapse_tried = best is None or may_lapse
-    if is_lapse_tried and _lapse_may_save(likelihood, best, tempered):
+    if best is None or (may_lapse and _lapse_may_save(likelihood, best, tempered)):
         candidates.append(_fit_with_lapse(likelihood, tempered))
     nats, lapse, temperature = min(candidates)  # tuples are ordered by the loss, which is first
     n_choices = int(use.sum())
@@ -326,7 +333,7 @@ def _fit_without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Ca
         return [_Candidate(nats, lapse=0.0, temperature=1.0)]
     candidates = []
     if not likelihood.is_certain:  # no temperature changes certain predictions
-        temperature = likelihood.best_temperature(lapse=0.0)
+        temperature = likelihood.best_temperature(may_lapse=False)
         nats = likelihood.nats(lapse=0.0, temperature=temperature)
         candidates.append(_Candidate(nats, lapse=0.0, temperature=temperature))
     if likelihood.always_likeliest:
@@ -335,17 +342,16 @@ def _fit_without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Ca
     return candidates
 
 
-def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempered: bool) -> bool:
+def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bool) -> bool:
     """Return whether a lapse rate (share of uniform guesses) above 0 could lower the loss by more
-    than its penalty.
+    than its penalty. Above the lowest temperature, only small lapse rates are tested, since fits
+    call this function often.
 
     Args:
         likelihood: the likelihood of the choices.
-        best: the best link with lapse rate 0; None if there is none.
+        best: the best link with lapse rate 0.
         tempered: whether the temperature is a parameter of the algorithm.
     """
-    if best is None:
-        return True
     if best.nats <= HALF_CHI2:  # the penalty is at least all that could be saved
         return False
     lowest_temperature = np.exp(_LOG_TEMPERATURES[0])
@@ -356,8 +362,10 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempe
 
 
 def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
-    """Return (loss with penalty, lapse rate, temperature) of the best link with a lapse rate. A
-    grid of temperatures is searched first, then the range between its points.
+    """Return (loss with penalty, lapse rate, temperature) of the best link with a lapse rate.
+
+    Both are fitted jointly: at every temperature that is tried, the best lapse rate counts. The loss
+    can have several minima over temperatures, so the grid is tried, too.
 
     Args:
         likelihood: the likelihood of the choices.
@@ -368,17 +376,13 @@ def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
     elif likelihood.is_certain:
         temperatures = (0.0,)
     else:
-        temperatures = _TEMPERATURES
+        temperatures = (*_TEMPERATURES, likelihood.best_temperature(may_lapse=True))
     candidates = []
     for temperature in temperatures:
         lapse = likelihood.best_lapse(temperature)
         nats = likelihood.nats(lapse, temperature)
         candidates.append(_Candidate(nats, lapse, temperature))
     nats, lapse, temperature = min(candidates)  # tuples are ordered by the loss, which is first
-    if temperature != 0 and not tempered:
-        temperature = likelihood.best_temperature(lapse)
-        lapse = likelihood.best_lapse(temperature)
-        nats = likelihood.nats(lapse, temperature)
     return _Candidate(nats + HALF_CHI2, lapse, temperature)
 
 
@@ -402,7 +406,7 @@ def interpolate_profile_ends(
     # Near the minimum the loss rises like a square, so the root of the rise is a straight line,
     # which can be interpolated.
     root_rise = np.sqrt(profile - profile.min())
-    root_limit = float(np.sqrt(limit))
+    root_limit = np.sqrt(limit)
     inside = np.flatnonzero(root_rise <= root_limit)
     ends = []
     for last_inside, direction in ((inside[0], -1), (inside[-1], 1)):
@@ -425,7 +429,8 @@ def take_likeliest(p: Array) -> Array:
         p: predicted distributions, ``[..., outcome]``.
     """
     is_likeliest = p >= p.max(-1, keepdims=True) - TIE_TOLERANCE
-    return np.asarray(is_likeliest / is_likeliest.sum(-1, keepdims=True))
+    shares: Array = is_likeliest / is_likeliest.sum(-1, keepdims=True)
+    return shares
 
 
 def _is_tied(p: Array) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from interp.choices.link import _LIMIT_AT_ZERO, HALF_CHI2, Link, fit_link
 
@@ -53,6 +54,34 @@ def test_lapses_of_a_soft_chooser_are_found(graded):
     link = fit_link(distribution(graded), choices, use, tempered=True).link
     assert link.lapse == pytest.approx(0.2, abs=0.05)
     assert link.raise_lapse(98).lapse == link.lapse
+
+
+def least_nats(p, choices):
+    """The least loss of all choices over lapse rates and temperatures, by scipy from three starts."""
+
+    def nats(at):
+        log_temperature, lapse = at
+        weights = p ** (1 / np.exp(log_temperature))
+        q = weights / weights.sum(-1, keepdims=True)
+        chances = np.take_along_axis(q, choices[..., None], -1)
+        return -np.log(lapse / p.shape[-1] + (1 - lapse) * chances).sum()
+
+    bounds = [(np.log(0.25), np.log(100)), (0, 0.999)]
+    starts = [(-1.0, 0.1), (0.0, 0.4), (1.0, 0.2)]
+    return min(optimize.minimize(nats, start, bounds=bounds).fun for start in starts)
+
+
+@pytest.mark.parametrize(("temperature", "lapse"), [(0.4, 0.1), (0.7, 0.3), (0.5, 0.5)])
+def test_the_lapse_rate_and_the_temperature_are_fitted_jointly(temperature, lapse):
+    """Over three outcomes and 1,000 choices, no pair of both has a loss that is .001 nats lower."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], (1, 1000))
+    weights = p ** (1 / temperature)
+    q = lapse / 3 + (1 - lapse) * weights / weights.sum(-1, keepdims=True)
+    choices = (rng.random((1, 1000, 1)) > q.cumsum(-1)[..., :2]).sum(-1)
+    fitted = fit_link(p, choices, np.ones((1, 1000), bool), tempered=False)
+    assert fitted.link.lapse > 0
+    assert fitted.nats * 1000 - HALF_CHI2 < least_nats(p, choices) + 1e-3
 
 
 def test_no_held_out_choice_has_probability_0():
