@@ -661,10 +661,13 @@ class TrialTable:
         trial_keys = ["session", "order"]
         hint = ""
         # The hint names the first unused column with which no rows are equal. It may be the column
-        # of sessions. From the last column to the first, so that the first one's hint remains.
+        # of sessions, unless it has a value of its own for nearly every trial, as reaction times
+        # have. From the last column to the first, so that the first one's hint remains.
         for column in reversed(self.columns.unused):
-            with_column = rows[trial_keys].assign(more=self.cells[column])
-            if not with_column.duplicated().any():
+            labels = self.cells.loc[rows.index, column]
+            tells_apart = not rows[trial_keys].assign(more=labels).duplicated().any()
+            are_long = len(rows) >= _SHORTEST_SESSION * labels.nunique()
+            if tells_apart and are_long and not is_measurement_like(labels):
                 hint = f", such as {column!r},"
         repeated = rows.index[rows.duplicated(trial_keys)]
         self.refuse_rows(

@@ -371,6 +371,16 @@ def test_columns_that_nobody_spells_so_are_named(written):
     )
 
 
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_reaction_times_are_not_proposed_as_sessions(written, unit):
+    """A trial number stands in two rows, which differ in their reaction times."""
+    times = np.random.default_rng(0).uniform(0.2, 0.9, len(PLAIN))
+    column = {"s": times, "ms": (1000 * times).round().astype(int)}[unit]
+    twice = pd.concat([PLAIN.assign(RT=column), PLAIN.iloc[3:5].assign(RT=column[:2])])
+    rows = twice[["subject", "trial", "arm", "reward", "RT"]]
+    refuses("comes a second time in a session; name the column of sessions with", written, rows)
+
+
 def test_a_column_that_stays_the_same_for_many_trials_is_named(written):
     table = in_sessions(SESSIONS, "day", "n").assign(age=30)
     summary = written(table).reading.summary()
