@@ -528,7 +528,7 @@ def _get_outputs(target: Participant, predictions: Tensor, carried: Tensor) -> A
         return _compute_distributions(target, predictions)
     # There is one state, at the end: an axis of length 1 in place of the predictions' rounds.
     values = target.model.read_state(carried).flatten(2).unsqueeze(2)
-    return np.asarray(values.double().numpy(force=True))
+    return values.double().numpy(force=True)
 
 
 def _get_own_outputs(target: Participant, budget: Budget) -> Array:

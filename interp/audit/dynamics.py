@@ -206,7 +206,7 @@ class _RoundMap:
     ) -> Float[np.ndarray, "state number"]:
         """Return states as points, ``[state, number]``: flattened, and divided by ``unit``."""
         numbers = states.flatten(1)[:, self.is_carried].double().numpy(force=True)
-        return np.asarray(numbers / self.unit)
+        return numbers / self.unit
 
     def unflatten(self, point: Float[np.ndarray, " number"]) -> Float[Tensor, "row width"]:
         """Return the state that a point stands for, ``[row, width]``. The inverse of
@@ -241,7 +241,7 @@ class _RoundMap:
         state = self.unflatten(point).unsqueeze(0)
         (after,) = self.flatten(self.run_from(state))
         (before,) = self.flatten(state)
-        return np.asarray(after - before)
+        return after - before
 
     def compute_jacobian(
         self, point: Float[np.ndarray, " number"]
@@ -266,7 +266,7 @@ class _RoundMap:
         differences = after[:n_numbers] - after[n_numbers:]  # [number before, number after]
         # Differences and step both lack the division by `unit`, which cancels in their ratio.
         slopes = differences / (2 * self.delta)
-        return np.asarray(slopes.T.double().numpy(force=True))
+        return slopes.T.double().numpy(force=True)
 
 
 def _measure_spread(states: Float[Tensor, "episode round row width"]) -> float:

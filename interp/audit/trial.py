@@ -242,7 +242,7 @@ class Trial:
                 the probability of label 1, or one number per class.
         """
         distribution = self.run.layout.distribution(predictions.double())
-        return np.asarray(distribution.numpy(force=True))
+        return distribution.numpy(force=True)
 
     @cached_property
     def unchanged_distributions(self) -> Float[np.ndarray, "episode round outcome"]:
@@ -270,7 +270,7 @@ class Trial:
         """
         if self.run.layout.kind == "classes":
             differences = np.abs(first - second)
-            return np.asarray(0.5 * differences.sum(-1))
+            return 0.5 * differences.sum(-1)
         means = self.unchanged_distributions[..., 0]
         width = 2 * float(means.std()) or 1.0  # if all means are equal, any unit will do
         differences = np.abs(first[..., 0] - second[..., 0])
@@ -288,7 +288,7 @@ class Trial:
         """
         every_round = slice(None)
         losses = self.task.data.losses(predictions, self.episodes, every_round)
-        return np.asarray(losses.double().numpy(force=True))
+        return losses.double().numpy(force=True)
 
     def rerun(
         self,

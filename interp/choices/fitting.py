@@ -96,7 +96,7 @@ def make_distributions(predictions: ArrayLike, kind: Predicted = "classes") -> A
         return np.clip(finite, -_LARGEST_NUMBER, _LARGEST_NUMBER)
     # The tiny number makes a distribution of zeros uniform.
     positive = np.clip(finite, 0.0, 1.0) + np.finfo(float).tiny
-    return np.asarray(positive / positive.sum(-1, keepdims=True))
+    return positive / positive.sum(-1, keepdims=True)
 
 
 def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
@@ -112,7 +112,7 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
     is_half_precision = predictions.element_size() < 4
     if is_half_precision and layout.kind == "classes":
         p = p / p.sum(-1, keepdim=True)  # its numbers sum to 1 to two digits
-    return np.asarray(p.numpy(force=True))
+    return p.numpy(force=True)
 
 
 def divergence_by_round(p: Array, q: Array, kind: Predicted) -> Array:
@@ -163,7 +163,7 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
     """
     if kind == "mean":
         squares = np.square(p - q).sum(-1)
-        return np.asarray(squares.mean(1))
+        return squares.mean(1)
     if kind == "normal":
         by_episode = _normal_divergence(p, q).mean(1)
     else:
@@ -171,7 +171,7 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
         divergences = (special.entr((p + q) / 2) - entropies).sum(-1)  # [episode, round]
         by_episode = divergences.mean(1)
     # Equal predictions give 0 exactly, not what rounding makes of it.
-    return np.asarray(np.where(by_episode < _ROUNDING, 0.0, by_episode))
+    return np.where(by_episode < _ROUNDING, 0.0, by_episode)
 
 
 def _normal_divergence(p: Array, q: Array) -> Array:
@@ -187,7 +187,7 @@ def _normal_divergence(p: Array, q: Array) -> Array:
     sinh_half = np.sinh((p[..., 1] - q[..., 1]) / 2)
     precision_of_p = np.exp(-p[..., 1])
     precision_sum = precision_of_p + np.exp(-q[..., 1])
-    return np.asarray(np.square(sinh_half) + squared_distance * precision_sum / 4)
+    return np.square(sinh_half) + squared_distance * precision_sum / 4
 
 
 def select_scored_rounds(distributions: Array, episodes: Episodes) -> Array:

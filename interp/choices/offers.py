@@ -53,7 +53,7 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
     if offers is None:
         return outcomes
     is_chosen = offers == outcomes[..., None]
-    return np.asarray(is_chosen.argmax(-1))
+    return is_chosen.argmax(-1)
 
 
 def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
@@ -77,7 +77,7 @@ def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
     # Empty slots read option 0, and are set to 0 after that.
     of_slots = np.take_along_axis(p, np.where(present, offers, 0), -1)
     weights = np.where(present, np.maximum(of_slots, _LEAST_PROBABILITY), 0.0)
-    return np.asarray(weights / weights.sum(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
 
 
 def guess_uniformly(shape: tuple[int, ...], offers: NDArray[np.int64] | None) -> Array:

@@ -343,7 +343,7 @@ def _mix_with_guess(chances: Array, lapse: Any, guess: Array) -> Array:
         guess: probabilities of a guess.
     """
     mixed = lapse * guess + (1 - lapse) * chances
-    return np.asarray(np.maximum(mixed, _TINY))  # so that its log is finite
+    return np.maximum(mixed, _TINY)  # so that its log is finite
 
 
 def _sum_by_problem(values: Array, places: Rows) -> Array:
@@ -438,7 +438,7 @@ def _newton_step(
     diagonal_of_matrix = np.einsum("nii->ni", matrix)  # a view: adding to it changes the matrix
     diagonal_of_matrix += np.where(is_free, damping_term, 1.0)
     downhill = np.where(is_free, -gradient, 0.0)
-    return np.asarray(np.linalg.solve(matrix, downhill[..., None])[..., 0])
+    return np.linalg.solve(matrix, downhill[..., None])[..., 0]
 
 
 @dataclass(frozen=True)

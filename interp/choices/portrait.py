@@ -123,7 +123,7 @@ def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
         p[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
     p_of_arm = checked_distributions(p, episodes)[..., arm]
     uncertain = np.clip(p_of_arm, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
-    return np.asarray(special.logit(uncertain))
+    return special.logit(uncertain)
 
 
 def _iter_bins(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:

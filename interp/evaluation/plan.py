@@ -86,7 +86,7 @@ def predictions_of(run: Rollout) -> NDArray[np.float64]:
     """Return the predictions of a rollout ``run``, ``[episode, round, ...]``, as a NumPy array in
     float64.
     """
-    return np.asarray(run.predictions.double().numpy(force=True))
+    return run.predictions.double().numpy(force=True)
 
 
 def cut(model: Machine) -> Hook:

@@ -230,7 +230,7 @@ def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
     """Return the sum of ``x * y`` over rounds and numbers, ``[episode]``; both are ``[episode,
     round, number]``.
     """
-    return np.asarray(np.einsum("btk,btk->b", x, y))
+    return np.einsum("btk,btk->b", x, y)
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
@@ -326,7 +326,7 @@ def _find_most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
     """
     largest = probabilities.max(-1, keepdims=True)
     is_largest = probabilities >= largest - 1e-9
-    return np.asarray(is_largest.argmax(-1))  # of booleans, argmax is the first True
+    return is_largest.argmax(-1)  # of booleans, argmax is the first True
 
 
 def _grade_numbers(

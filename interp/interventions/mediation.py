@@ -758,4 +758,4 @@ def _find_hook_times(model: Machine, run: Rollout) -> dict[str, int] | None:
 def _compute_products(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
     """Return the scalar product of each row of ``x`` with the same row of ``y``, ``[row]``."""
     products = (x * y).sum(1)
-    return np.asarray(products.numpy(force=True))
+    return products.numpy(force=True)

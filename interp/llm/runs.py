@@ -105,7 +105,7 @@ class LLMRun:
         """
         if self.accuracies is not None and self.accuracies.ndim == 1:
             return self.accuracies
-        return np.asarray((self.advice == self.labels[:, None]).mean(axis=0))
+        return (self.advice == self.labels[:, None]).mean(axis=0)
 
     @property
     def missing(self) -> NDArray[np.bool_]:

@@ -149,7 +149,7 @@ def _read_state(machine: AdaptedMachine, run: Rollout) -> NDArray[Any]:
     ``[episode, round, number]``.
     """
     state = unpack(machine.channels, run.latents[:, 1:])[machine.channels[0].name]
-    return np.asarray(state.flatten(2).numpy(force=True))
+    return state.flatten(2).numpy(force=True)
 
 
 @checked
