@@ -24,6 +24,16 @@ EPISODES = experts.sample(8, 6, 3, seed=0)
 OF_FOUR = experts.sample(4, 6, 4, seed=0)
 
 
+def test_an_unknown_argument_is_answered_by_the_valid_ones():
+    refuses(
+        r"unknown argument of probe: 'target'; did you mean 'targets'.* Valid: .*targets",
+        probes.probe,
+        handwired(),
+        EPISODES,
+        target=["log_weights"],
+    )
+
+
 def handwired():
     return interp.load("wma-handwired", n_experts=3)
 

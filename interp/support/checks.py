@@ -43,7 +43,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.support.errors import InputError, convert_errors, require
+from interp.support.errors import InputError, require, require_known
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -834,8 +834,14 @@ def checked(function: _F) -> _F:
         token = _INSIDE.set(True)
         try:
             signature, kinds = _parameters(function)  # kinds: name -> (type, default)
-            with convert_errors(f"{function.__qualname__}: {{error}}", of=TypeError):
+            try:
                 bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                if "unexpected keyword" in str(error):
+                    valid = [name for name in signature.parameters if name != "self"]
+                    for name in kwargs:
+                        require_known(f"argument of {function.__qualname__}:", name, valid, 20)
+                raise InputError(f"{function.__qualname__}: {error}") from error
             for name, (kind, default) in kinds.items():
                 if name in bound.arguments:
                     bound.arguments[name] = fit(name, bound.arguments[name], kind, default)
