@@ -61,7 +61,8 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
             # The truth ends a round, and the advice comes before it: either may stand beside the messages.
             columns_as_message = {"content": json.dumps(other_columns)}
             chat = [columns_as_message, *chat, columns_as_message]
-        rounds = _read_rounds(chat, end_keys, next_state_keys, named.get("note"))
+        place = "" if is_chat_a_round else f"line {line} of {table.file}"
+        rounds = _read_rounds(chat, end_keys, next_state_keys, named.get("note"), place=place)
         conversation = other_columns.get("epoch", "1") if is_chat_a_round else str(line)
         for row in rounds:
             rows.append({"conversation": conversation, **other_columns, **row})
@@ -80,7 +81,12 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
 
 
 def _read_rounds(
-    messages: Sequence[Any], end_keys: Set[str], next_state_keys: Set[str], note_key: str | None
+    messages: Sequence[Any],
+    end_keys: Set[str],
+    next_state_keys: Set[str],
+    note_key: str | None,
+    *,
+    place: str,
 ) -> list[dict[str, str]]:
     """Split one chat into rounds. Return a list with one mapping {key: value} per round, which
     merges the fields of the round's JSON objects. If an answer has no JSON object, its round has no
@@ -93,21 +99,33 @@ def _read_rounds(
         next_state_keys: keys of the next state. Beside an outcome or reward they belong to the round that
             ends.
         note_key: key of the note that the player writes after a round; None if there are no notes.
+        place: place of the chat, for the error about a round that begins before the outcome of the
+            last one, with which it would be merged. A round begins if a message after an answer has
+            a key of the open round again. "" if the whole chat is one round, in which a player may
+            answer several times.
     """
     rounds: list[dict[str, str]] = []
     open_round: dict[str, str] = {}  # fields of the round that has not ended
     is_answered = False
-    for message in messages:
+    has_answer = False  # True if its answer is a JSON object
+    for number, message in enumerate(messages, start=1):
         if not isinstance(message, Mapping):
             continue
         fields = _read_fields(message.get("content"))
         is_answer = message.get("role") == "assistant"
         written_note = fields.pop(note_key, None) if note_key else None
+        is_end = not end_keys.isdisjoint(fields)
+        if place and has_answer and not is_end:
+            require(
+                open_round.keys().isdisjoint(fields),
+                f"message {number} in {place} begins a round, but no JSON object after the last answer has the "
+                f"outcome, a key in {sorted(end_keys)}: the two rounds would be one; add the object",
+            )
         if is_answer and written_note is None:
             is_answered = True
+            has_answer = bool(fields)
         elif is_answer and rounds:  # a note on the round that has just ended
             rounds[-1][str(note_key)] = str(written_note)
-        is_end = not end_keys.isdisjoint(fields)
         # An outcome before any field or answer, such as an example in the instructions, ends no
         # round.
         if is_end and (open_round or is_answered):
@@ -115,6 +133,7 @@ def _read_rounds(
             rounds.append({**fields, **open_round})
             open_round = {}
             is_answered = False
+            has_answer = False
         # What else the message says belongs to the next round.
         left_out = end_keys | next_state_keys if is_end else end_keys
         open_round |= {name: value for name, value in fields.items() if name not in left_out}

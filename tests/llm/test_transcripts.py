@@ -116,6 +116,29 @@ def test_chats_in_which_the_next_question_tells_the_outcome(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("question", "later_question", "number"),
+    [({"A": 1, "B": 0}, {"A": 0, "B": 0}, 4), ("Predict.", "Go on.", 5)],
+    ids=["questions with advice", "questions without an object"],
+)
+def test_a_round_without_an_outcome_is_not_merged_with_the_next(
+    question: Any, later_question: Any, number: int, tmp_path: Path
+) -> None:
+    """The outcome of the first round is told in words."""
+    chat: list[tuple[str, Any]] = [
+        ("user", question),
+        ("assistant", {"prediction": 1}),
+        ("user", "The truth was 0."),
+        ("user", later_question),
+        ("assistant", {"prediction": 1}),
+        ("user", {"truth": 1}),
+    ]
+    path = write_chats(tmp_path / "chats.jsonl", chat)
+    keys: dict[str, Any] = {"advice": ["A", "B"], "outcome": "truth", "choice": "prediction"}
+    message = f"message {number} in line .* of .* begins a round, but no JSON object .*'truth'"
+    refuses(message, import_rounds, path, tmp_path / "out", **keys)
+
+
+@pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"outcome": "truth"}, "'advice'|advice"),
