@@ -90,7 +90,7 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
     )
     rows = [{"key": "excess", "number": run.evaluation.get("excess", np.nan)}]
     targets = questions.targets or task.analysis.probed
-    for result in probe(model, episodes, list(targets), sites="latents", seed=questions.seed):
+    for result in probe(model, episodes, targets, sites="latents", seed=questions.seed):
         rows.append({"key": f"probe {result.target.key}", **result.measure.row()})
     if questions.reference:
         comparison = machines(model, questions.reference, budget=Budget.quick(questions.seed))
@@ -207,8 +207,7 @@ def describe(measures: pd.DataFrame) -> list[str]:
     judged = measures.dropna(subset="verdict").sort_values("step")
     for (key, seed), rows in judged.groupby(["key", "seed"], sort=False):
         refused = rows[rows["verdict"] != "yes"]
-        before_all_steps = -1
-        last_refused = refused["step"].max() if len(refused) else before_all_steps
+        last_refused = max(refused["step"], default=-1)
         later = rows[rows["step"] > last_refused]
         when = f"yes from step {later['step'].iloc[0]} on" if len(later) else "not yes at the end"
         sentences.append(f"{key}, seed {seed}: {when}")

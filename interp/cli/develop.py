@@ -77,6 +77,7 @@ def _develop(
     drawn = development.draw(measures, algorithms, nearest)
     for sentence in development.describe(measures):
         say.line(sentence)
-    say.table(measures[["key", "step", "seed", "number", "verdict"]], "claims", "claims")
+    claims = measures[["key", "step", "seed", "number", "verdict"]]
+    say.table(claims.fillna({"verdict": ""}), "claims", "claims")  # the loss has no verdict
     say.tables(out, tables)
     say.files([write_figure(out / "development.svg", drawn)])

@@ -31,7 +31,9 @@ def test_every_kept_state_is_asked_once_and_its_run_as_it_was(tmp_path: Path) ->
     printed("develop", tmp_path / "run", *options, "--every", "2")
     (first,) = (tmp_path / "out" / "parts").glob("*.json")
     time_written = first.stat().st_mtime_ns
-    printed("develop", tmp_path / "run", *options)
+    report = printed("develop", tmp_path / "run", *options)
+    assert "excess" in report
+    assert "nan" not in report  # the loss has no verdict
     assert first.stat().st_mtime_ns == time_written
     measures = pd.read_csv(tmp_path / "out" / "measures.csv")
     assert measures["step"].tolist() == [2, 2, 4, 4]
