@@ -122,6 +122,10 @@ class Cache(dict[str, Any]):
     For a machine that ``interp.adapt`` made, it may be the name of a point, such as "cell", or
     ``("cycle", 2)`` for the third run of a loop.
 
+    Attributes:
+        n_layers: number of the model's layers. A negative number of a layer counts from the last
+            one, such as ``("pattern", -1)``. 0 if the model has no layers as in TransformerLens.
+
     >>> cache = Cache({"blocks.1.attn.hook_pattern": 0, "points.cell": 1, "points.cycle.2": 2})
     >>> cache["pattern", 1], cache["cell"], cache["cycle", 2]
     (0, 1, 2)
@@ -130,22 +134,27 @@ class Cache(dict[str, Any]):
     interp.support.errors.InputError: unknown cached activation 'blocks.1.attn.hook_patern'; did you mean ...
     """
 
+    n_layers: int = 0
+
     def __missing__(self, key: object) -> Any:
         """Return the activation of which ``key`` is a short name, or raise an InputError.
 
         Args:
             key: such as ``"cell"``, or a name with the number of a layer, ``("pattern", 1)``.
         """
+        match key:
+            case (name, int(layer), *rest) if layer < 0:
+                key = (name, self.n_layers + layer, *rest)
         full_names = _list_full_names(key)
         for full_name in full_names:
             if full_name in self:
                 return self[full_name]
         # For the message: the full name that a pair stands for, or the key as it is.
-        name: object = key
+        wanted: object = key
         if full_names and not isinstance(key, str):
-            name = full_names[0]
+            wanted = full_names[0]
         raise InputError(
-            f"{unknown_name('cached activation', name, self)}; names_filter=[{name!r}] caches it"
+            f"{unknown_name('cached activation', wanted, self)}; names_filter=[{wanted!r}] caches it"
         )
 
     def __repr__(self) -> str:

@@ -141,6 +141,7 @@ def rollout(
             _, _, cache = replay(model, run, rounds=chosen, names_filter=names)
         # In the order of the filter, whatever the order in which the points fired.
         in_order = Cache({name: cache[name] for name in names})
+        in_order.n_layers = getattr(getattr(model, "cfg", None), "n_layers", 0)
         run = replace(run, cache=in_order, cached_rounds=tuple(chosen))
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal
@@ -74,7 +75,7 @@ class Rollout:
         are those of the first rollout.
         """
         first = non_empty("runs", runs)[0]
-        cache = Cache()
+        cache = copy(first.cache)  # with the number of layers
         for name in first.cache:
             cache[name] = torch.cat([run.cache[name] for run in runs])
         predictions = torch.cat([run.predictions for run in runs])

@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 import interp
 from interp.model.bound import bind
+from interp.model.run import Rollout
 from interp.tasks import experts
 from tests.refusals import refuses
 
@@ -83,6 +84,20 @@ def test_short_names_are_those_of_the_points(run):
         r"unknown cached activation .blocks.9.attn.hook_pattern.",
         run.cache.__getitem__,
         ("pattern", 9),
+    )
+
+
+def test_negative_layers_count_from_the_last_layer_of_the_model(model, episodes, run):
+    """As in TransformerLens, and also where the last layer is not cached."""
+    last = model.cfg.n_layers - 1
+    assert run.cache["resid_post", -1] is run.cache["resid_post", last]
+    assert run.cache["pattern", -2] is run.cache["pattern", last - 1]
+    assert Rollout.join([run, run]).cache["pattern", -1].shape[0] == 2 * len(episodes)
+    first_layer = interp.rollout(model, episodes, names_filter="blocks.0.hook_resid_post")
+    refuses(
+        f"unknown cached activation .blocks.{last}.hook_resid_post.",
+        first_layer.cache.__getitem__,
+        ("resid_post", -1),
     )
 
 
