@@ -375,9 +375,11 @@ def test_columns_that_nobody_spells_so_are_named(written):
 def test_reaction_times_are_not_proposed_as_sessions(written, unit):
     """A trial number stands in two rows, which differ in their reaction times."""
     times = np.random.default_rng(0).uniform(0.2, 0.9, len(PLAIN))
-    column = {"s": times, "ms": (1000 * times).round().astype(int)}[unit]
-    twice = pd.concat([PLAIN.assign(RT=column), PLAIN.iloc[3:5].assign(RT=column[:2])])
-    rows = twice[["subject", "trial", "arm", "reward", "RT"]]
+    milliseconds = (1000 * times).round().astype(int)
+    column = {"s": times, "ms": milliseconds}[unit]
+    timed = PLAIN[["subject", "trial", "arm", "reward"]].assign(RT=column)
+    again = timed.iloc[3:5].assign(RT=column[:2])
+    rows = pd.concat([timed, again])
     refuses("comes a second time in a session; name the column of sessions with", written, rows)
 
 
