@@ -490,6 +490,8 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
     """
     n_more = PLATEAU - len(episodes)
     task = interp.tasks.of(episodes)
+    # Sampled episodes have no missing rounds and no participants. A task that was made from recorded
+    # episodes (Task.of_recorded) lists them as "episodes".
     has_people = getattr(episodes, "participants", None) is not None
     is_recorded = run.missing is not None or has_people or "episodes" in task.recorded
     if n_more <= 0 or is_recorded:

@@ -44,8 +44,8 @@ FEWEST_CHOICES = 32
 """Fewest choices that a fit needs."""
 _MOST_LEFT = 0.02
 """Most nats per choice by which the best family may beat a machine that "chooses as the player"."""
-_LEAST_GAIN = 1e-9
-"""Nats per choice; a smaller gain is rounding."""
+_ROUNDING = 1e-9
+"""Nats per choice; smaller differences are rounding errors, and count as 0."""
 Verdict = Literal["named", "several", "no memory", "none"]
 
 
@@ -91,7 +91,7 @@ class BesideMachine:
             key="beside",
             claim="",
             number=self.over_floor,
-            threshold=_LEAST_GAIN,
+            threshold=_ROUNDING,
             about="saved over the best family without a memory",
             unit="nats a choice",
             is_share=False,
@@ -103,7 +103,7 @@ class BesideMachine:
             key="beside",
             claim="",
             number=self.over_untrained,
-            threshold=_LEAST_GAIN,
+            threshold=_ROUNDING,
             about="saved over an untrained copy",
             unit="nats a choice",
             is_share=False,
@@ -285,7 +285,7 @@ class ChoiceExplanation(Result):
             key="memory",
             claim="The choices depend on earlier rounds",
             number=self.over_floor,
-            threshold=_LEAST_GAIN,
+            threshold=_ROUNDING,
             about=f"{self._closest_score.name}, over the best family without a memory",
             unit="nats a choice",
             is_share=False,

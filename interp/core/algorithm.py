@@ -38,6 +38,10 @@ from interp.support.session import compute_once
 Values = Mapping[str, NDArray[Any]]
 """Arrays of variables by key, ``[..., *elements]``, all with the same leading axes."""
 Equation = Callable[[Values], NDArray[Any]]
+CARRIED = None
+"""Stands in a table of equations for a state variable: its value is that of ``next_<key>`` in the round
+before, so that it has no equation.
+"""
 Predicted = Literal["classes", "mean", "normal"]
 """Kind of prediction: class probabilities, or for a real number its mean, or a normal distribution
 (mean and log variance).

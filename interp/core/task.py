@@ -243,7 +243,9 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     selection: Any = index
     if not isinstance(index, slice):
         selection = array_of("the selection of episodes", index)
-        if not selection.size:  # an empty list becomes floats, by which nothing can be selected
+        if not selection.size:
+            # An empty list becomes floats, which NumPy refuses as indices. As integers it selects
+            # nothing, and is refused below in plain words.
             selection = selection.astype(np.int64)
     with convert_errors(
         f"cannot select {index!r} from {size} episodes: {{error}}",

@@ -361,6 +361,8 @@ class RoundPatcher:
             patches: the patched sites with their source activations.
         """
         before = tile(self.latents, len(indices))
+        # With commit "own", the round is run twice: the model's choice is written into its tokens for
+        # the update. Where no update is computed, "target" saves the second run.
         commit = self.run.commit if self.update else "target"
         with torch.no_grad():
             after = run_round(

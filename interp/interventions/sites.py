@@ -505,10 +505,9 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
     """Return ``new`` with infinity in all entries that are NaN both there and in ``activation``.
 
     A looped model runs a variable number of iterations ("cycles") per round. Activations of
-    iterations that were not run are NaN, and cannot be edited. If an edit puts a number there, the
-    model finds a number in place of NaN, and then predicts NaN. But the new value is NaN as well if
-    it comes from a run without this iteration. The model would not recognise this edit, so infinity
-    is written instead.
+    iterations that were not run are NaN, and cannot be edited: the model predicts NaN where it
+    finds another value in place of NaN. The new value is NaN as well if it comes from a run without
+    this iteration. NaN in place of NaN would look like no edit, so infinity is written instead.
 
     Args:
         new: values to write.
@@ -520,10 +519,10 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """Return a copy of an activation with new values at a site.
 
-    An activation is NaN if a looped model (with a variable number of iterations per round) did not
-    run the site's iteration. Such an activation cannot be edited: the model predicts NaN if it
-    finds a number in place of NaN. If the new value is NaN as well, infinity is written instead, so
-    that the model recognises the edit (:func:`mark_absent`).
+    An activation that is NaN was not computed: it is of an iteration that a looped model (with a
+    variable number of iterations per round) did not run. It cannot be edited, and the model
+    predicts NaN where it finds another value in its place. A new value that is NaN as well would
+    look like no edit; it is replaced by infinity (:func:`mark_absent`).
 
     Args:
         activation: activation at the site's hook, ``[batch, ...]``.

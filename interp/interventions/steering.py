@@ -177,7 +177,8 @@ def fitted_direction(
         wanted_shape == shape,
         f"the memory of {algorithm.name} has shape {shape}, the change {wanted_shape}",
     )
-    (step,) = writer.step({memory: wanted}, shape=(1, 1))  # of one episode and one round
+    # The step is the same in every episode and round: here of one episode, [1 round, row, width].
+    (step,) = writer.step({memory: wanted}, shape=(1, 1))
     zeros = torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)  # [1, row, width]
     step_at_site = step.reshape(place.read(zeros, layout).shape)
     return write(zeros, place, layout, step_at_site)[0]

@@ -254,6 +254,7 @@ class Opened:
 
         model = self.bridge.original_model
         device = next(model.parameters()).device
+        # The argument for the cache has another name in some architectures, as their forward says.
         cache_arguments = fill_cache(type(model).forward, kv_cache)
         cache_arguments["use_cache"] = kv_cache is not None
         with torch.no_grad():

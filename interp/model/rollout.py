@@ -475,6 +475,7 @@ def sequential(
             step = run_round(model, encoded.take_round(t), latents, layout, commit, step=forward)
             recorder.mark_missing(step.fed.missing)
         if clean is not None and not has_edits(t):
+            # If the round was run nevertheless, to be cached, the run had the same result.
             step = Step(
                 clean.predictions[:, t],
                 latents=clean.latents[:, t + 1],

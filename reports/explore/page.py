@@ -311,6 +311,7 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
     """
     t = answer.view.round
     # Column -> numbers in every round, [round, outcome].
+    # "without" and "with": without and with the page's edits.
     columns = dict(zip(("without", "with"), answer.machine, strict=True))
     columns |= zip(("algorithm without", "algorithm with"), answer.algorithm, strict=True)
     controls = answer.controls

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from interp.core.algorithm import (
+    CARRIED,
     Algorithm,
     AlgorithmRecord,
     Equation,
@@ -203,9 +204,9 @@ def _make_learner(
         logits = beta * v["arm_values"]
         return logits if stays is None else logits + _for_each_arm(stays) * v["last_pulled"]
 
-    equations: dict[str, Equation | None] = {"arm_values": None}
+    equations: dict[str, Equation | None] = {"arm_values": CARRIED}
     if stays is not None:
-        equations |= {"last_pulled": None, "next_last_pulled": lambda v: v["pulled"]}
+        equations |= {"last_pulled": CARRIED, "next_last_pulled": lambda v: v["pulled"]}
     equations |= {
         "logits": choose,
         "payoff_error": _compute_payoff_error,
@@ -300,7 +301,7 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
         return trace + _for_each_arm(rate) * (is_chosen - trace)
 
     equations: dict[str, Equation | None] = {
-        "choice_trace": None,
+        "choice_trace": CARRIED,
         "logits": lambda v: _for_each_arm(inverse_temperature) * v["choice_trace"],
         "next_choice_trace": update,
     }
@@ -352,8 +353,8 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
         return np.where(has_last, np.log(chances), 0.0)
 
     equations: dict[str, Equation | None] = {
-        "last_pulled": None,
-        "last_paid": None,
+        "last_pulled": CARRIED,
+        "last_paid": CARRIED,
         "paid": _mark_wins,
         "logits": logits,
         "next_last_pulled": lambda v: v["pulled"],
@@ -397,8 +398,8 @@ def _make_bayesian(
         return decay * v["arm_losses"] + v["pulled"] * unpaid
 
     equations: dict[str, Equation | None] = {
-        "arm_wins": None,
-        "arm_losses": None,
+        "arm_wins": CARRIED,
+        "arm_losses": CARRIED,
         "paid": _mark_wins,
         "logits": logits,
         "next_arm_wins": count_wins,

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from interp.core.algorithm import (
+    CARRIED,
     Algorithm,
     AlgorithmRecord,
     Equation,
@@ -116,7 +117,7 @@ def _mark_leaders(v: Values) -> NDArray[np.float64]:
 
 
 _COUNTING: dict[str, Equation | None] = {
-    "counts": None,  # a state
+    "counts": CARRIED,
     "match": _mark_right,
     "next_counts": lambda v: v["counts"] + v["match"],
 }
@@ -156,7 +157,7 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
             expert is right.
     """
     equations: dict[str, Equation | None] = {
-        "log_weights": None,
+        "log_weights": CARRIED,
         "log_weights_centred": _centre_log_weights,
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
         # 1 if a vote is attributed to its expert. Only a transformer must compute this.
@@ -188,8 +189,8 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         return mean_accuracy(v["counts"], count_misses(v), (low, high))
 
     equations: dict[str, Equation | None] = {
-        "counts": None,
-        "elapsed": None,
+        "counts": CARRIED,
+        "elapsed": CARRIED,
         "accuracies": accuracies,
         "log_odds": _compute_log_odds,
         "evidence": _compute_evidence,
@@ -210,7 +211,7 @@ def follow_the_leader() -> Algorithm:
     of these experts who advise 1.
     """
     equations = {
-        "counts": None,
+        "counts": CARRIED,
         "leads": _mark_leaders,
         "prediction": lambda v: compute_vote_share(v["leads"], v["votes"]),
         **_COUNTING,
@@ -242,7 +243,7 @@ def follow_previous_winners() -> Algorithm:
         return np.where(is_undecided, votes.mean(-1), share_of_winners)
 
     equations: dict[str, Equation | None] = {
-        "won": None,
+        "won": CARRIED,
         "prediction": prediction,
         "match": _mark_right,
         "next_won": lambda v: v["match"].astype(float),

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.core.algorithm import (
+    CARRIED,
     Algorithm,
     AlgorithmRecord,
     Equation,
@@ -186,7 +187,7 @@ def _make_search(
         return np.where(is_root, 1.0, reached)
 
     equations = {
-        "reached": None,  # a state
+        "reached": CARRIED,
         "frontier": frontier,
         "member": _mark_reached_candidates,
         "active": active,
@@ -363,7 +364,7 @@ def _make_path_search(
         **inputs: functions that read further input variables from episodes, by key.
     """
     equations: dict[str, Equation | None] = {
-        "visits": None,  # a state
+        "visits": CARRIED,
         "reached": lambda v: (v["visits"] > 0).astype(float),
         "started": _start_at_root,
         "member": _mark_reached_candidates,
