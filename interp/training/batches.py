@@ -86,13 +86,14 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
         targets: name of the targets, if the task's :class:`~interp.training.goal.TrainingGoal`
             defines several; empty for the main targets.
     """
-    fitted = layout.fit(episodes)
-    compute = goal_of(catalog.of(episodes)).targets_of(targets)
-    outcomes = np.asarray(compute(episodes))
+    # The episodes may have smaller sizes than the model's largest, such as fewer experts.
+    layout_of_episodes = layout.fit(episodes)
+    compute_targets = goal_of(catalog.of(episodes)).targets_of(targets)
+    target_array = np.asarray(compute_targets(episodes))  # [episode, round, outcome]
     refuse_missing("training", episodes)
-    rounds = fitted.encode(episodes)
-    rounds = replace(rounds, values=rounds.values.float())
-    return Batch(rounds, torch.from_numpy(outcomes).float(), fitted)
+    rounds = layout_of_episodes.encode(episodes)
+    rounds = replace(rounds, values=rounds.values.float())  # models are trained in float32
+    return Batch(rounds, torch.from_numpy(target_array).float(), layout_of_episodes)
 
 
 class EpisodeSource:
@@ -104,14 +105,17 @@ class EpisodeSource:
     """
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
-        """Look up the task with its goal, and bring the bounds of the sizes into order."""
+        """Look up the task with its goal, and list the bounds of the sizes of an episode (such as
+        the number of experts) in the order in which they are drawn.
+        """
         self.config = config
         self.layout = layout
         self.task = catalog.get(config.task)
         self.goal = goal_of(self.task)
         self.goal.targets_of(config.targets)  # refuses a name that does not exist
         sizes = config.sizes
-        # In the order in which sizes are drawn for a batch, which decides what a seed gives.
+        # Sizes are drawn one after the other from the same generator, so their order decides which
+        # values a seed gives.
         order = self.goal.drawn or tuple(sizes)
         require(
             sorted(order) == sorted(sizes),
@@ -139,7 +143,7 @@ class EpisodeSource:
         chosen_stage = config.curriculum[stage]
         if stage and rng.random() < config.mix:
             chosen_stage = config.curriculum[rng.integers(stage)]
-        if shard:
+        if shard:  # process 0 goes on with the generator above, the others each have their own
             rng = np.random.default_rng([config.seed, _TRAINING_STREAM, step, shard])
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
@@ -182,15 +186,17 @@ class EpisodeSource:
 
     @property
     def _held_out_sizes(self) -> Sequence[Mapping[str, int]]:
-        """The fixed sizes of each batch of :meth:`evaluation`, {name: value}."""
+        """The fixed sizes of each batch of :meth:`evaluation`, as {name: value}. Unless the task's
+        goal defines them, there is one batch, with the largest sizes.
+        """
         if self.goal.held_out is not None:
             return self.goal.held_out(self.bounds)
         return [{name: high for name, (_, high) in self.bounds.items()}]
 
     @property
     def evaluated_regimes(self) -> tuple[str, ...]:
-        """Those of the run's regimes on which progress is measured; without a batch for each
-        regime these are not all of them.
+        """The regimes on which progress is measured. Evaluation batches take the run's regimes in
+        turn, so with fewer batches than regimes these are only the first few.
         """
         return self.config.regimes[: len(self._held_out_sizes)]
 
@@ -222,11 +228,11 @@ class EpisodeSource:
         turn: int,
         fixed: Mapping[str, int] = MappingProxyType({}),
     ) -> Episodes:
-        """Sample a batch of episodes. Batches take the run's regimes in turn; sizes that are not
-        fixed are drawn once per batch.
+        """Sample a batch of episodes, all of the same sizes (such as the number of experts) and of
+        one regime. Batches take the run's regimes in turn. Sizes that are not fixed are drawn.
 
         Args:
-            rng: random generator for the seed and the sizes.
+            rng: random generator, which draws the sizes and the seed of the episodes.
             n_episodes: number of episodes.
             stage: stage of the curriculum, which determines the number of rounds and bounds the
                 sizes.
@@ -303,6 +309,7 @@ class RoundsLoss(nn.Module):
             shape of ``carried``.
         """
         layout = batch.layout
+        # A model that is not a transformer may have another dtype than the batch, such as float64.
         fed = batch.rounds if self.is_transformer else self.model.prepare(batch.rounds)
         if carried is None:
             carried = self.model.initial(len(batch.targets), layout)
@@ -342,8 +349,10 @@ class RoundsLoss(nn.Module):
         model = self.model
         payloads = None if layout.payload is None else values
         resid = model.embed_round(tokens, latents, payloads)
-        # The first position that `normed` has is that of the prediction; its last ones, from the
-        # update's on, decide the new state. With "target", the tokens hold the right choice already.
+        # Of the final residual stream, `normed` has only the positions from the prediction on. The
+        # logits are read at the first of them. The update of the state is read at the position that
+        # is `n_from_update` from the end.
+        # With "target", the tokens already contain the choice, so one forward pass is enough.
         if layout.choice_position is None or self.commit == "target":
             normed = model.ln_final(model.run_from(resid, n_read=layout.n_from_prediction))
             logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]
@@ -369,9 +378,9 @@ def _compute_loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout
             ``[episode, 1]``.
         layout: the token layout of the round.
     """
-    if layout.kind != "classes":
+    if layout.kind != "classes":  # a real number is predicted
         return layout.loss(layout.prediction(logits), targets[:, 0])
-    # The cross-entropy from the targets.
+    # The cross-entropy of the predicted distribution from the targets.
     return -(targets * logits.log_softmax(-1)).sum(-1)
 
 
@@ -384,7 +393,7 @@ def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: Rou
             ``[episode, 1]``.
         layout: the token layout of the round.
     """
-    if layout.kind != "classes":
+    if layout.kind != "classes":  # a real number is predicted
         return layout.loss(prediction, targets[:, 0])
     probabilities = layout.distribution(prediction)
     smallest = torch.finfo(probabilities.dtype).eps  # so that a probability of 0 has a finite loss
@@ -442,10 +451,10 @@ def _compute_cross_entropy(
     Returns:
         "cross_entropy" (for a real number "loss", the layout's) and "excess".
     """
-    if layout.kind != "classes":
+    if layout.kind != "classes":  # a real number is predicted: nothing is subtracted for the excess
         loss = float(layout.loss(predictions, torch.from_numpy(targets)[..., 0]).mean())
         return {"loss": loss, "excess": loss}
-    smallest = np.finfo(np.float64).tiny
+    smallest = np.finfo(np.float64).tiny  # so that a probability of 0 has a finite loss
     probabilities = np.maximum(layout.distribution(predictions).numpy(), smallest)
     loss = float(-(targets * np.log(probabilities)).sum(-1).mean())
     entropy = float(special.entr(targets).sum(-1).mean())

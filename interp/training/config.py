@@ -327,8 +327,11 @@ class TrainingConfig:
         )
 
     def _check_annealing(self) -> None:
-        """Refuse ``anneal_latents`` if its two batches are out of order, if the model adds updates to
-        its latents, or if stages may end early: training could then end before the last batch.
+        """Refuse ``anneal_latents`` unless training is certain to end with replaced latents.
+
+        It is refused if its two batches are out of order or beyond the end of the run, if the model
+        adds updates to its latents, or if stages may end early: training could then end before the
+        last of the two batches.
         """
         require(
             self.latent_update == "replace" and not self.machine,
@@ -454,6 +457,7 @@ def _make_stage(stage: Any) -> Stage:
 
 
 def _require_fields(values: Mapping[str, Any]) -> None:
+    """Refuse names that are not fields of :class:`TrainingConfig`."""
     names = [known.name for known in fields(TrainingConfig)]
     for name in values:
         require_known("training field", name, names, limit=50)
@@ -521,7 +525,7 @@ def read_goal_file(task: str) -> Mapping[str, Any]:
     ['laptop', 'laptop-replaced', 'laptop-wide', 'paper']
     """
     tables = read_toml(Path(__file__).parent / "goals" / f"{task}.toml")
-    texts = tables.pop("about")
+    texts = tables.pop("about")  # every other table is a preset
     presets: dict[str, TrainingConfig] = {}
     for name, values in tables.items():
         if "like" in values:

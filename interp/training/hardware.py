@@ -18,6 +18,7 @@ def _get_capabilities() -> dict[str, Any]:
     """Return what torch reports about this CPU as a dictionary; empty in versions of torch without
     such a report.
     """
+    # Without the function, `dict` is called in its place, and returns an empty dictionary.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities
 
@@ -60,6 +61,8 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
         return config.precision, "named by the settings"
     if config.machine:
         return "float32", "a machine that is no transformer is trained in its own"
+    # The first choice is in the settings of the training checkpoint, or before there is one, in the
+    # run's record.
     path = folder / runs.RECORD_FILE
     record = read_json(path, "config") if path.is_file() else {}
     state = runs.read_state(folder)

@@ -81,9 +81,8 @@ class Muon(torch.optim.Optimizer):
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
         momentum = state["momentum"].mul_(_MOMENTUM).add_(gradient)
-        update = _orthogonalise(
-            gradient + _MOMENTUM * momentum
-        )  # Nesterov: one momentum step ahead
+        # Nesterov momentum: the gradient is added to the momentum once more, ahead of the next step.
+        update = _orthogonalise(gradient + _MOMENTUM * momentum)
         # An orthogonal [rows, columns] matrix has the root mean square 1 / sqrt(max(rows, columns)).
         rate = _ADAM_RMS * lr * max(parameter.shape[-2:]) ** 0.5
         parameter.mul_(1 - lr * weight_decay).add_(update, alpha=-rate)

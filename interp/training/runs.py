@@ -131,6 +131,7 @@ class RunState:
             # Not strict: without Muon, its moments have no optimizer.
             for optimizer, entries in zip(optimizers, _MOMENTS_BY_OPTIMIZER, strict=False):
                 names = [f"{entry}.{key}" for entry in entries]
+                # The other optimizer may train this parameter, and one without gradients has no moments.
                 if not self.tensors.keys().isdisjoint(names):
                     moments = [self._read_moment(name, parameter) for name in names]
                     optimizer.state[parameter] = dict(zip(entries, moments, strict=True))
@@ -175,6 +176,7 @@ def write_state(
                 tensors[f"{entry}.{key}"] = moment
     for key, buffer in _list_buffers(model).items():
         tensors[f"buffer.{key}"] = buffer
+    # safetensors stores contiguous tensors only.
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # As JSON reads it back, with tuples as lists: the digest is compared with that of the file read.
     header = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
@@ -190,6 +192,7 @@ def _list_buffers(model: torch.nn.Module) -> dict[str, Tensor]:
     """
     if isinstance(model, HookedLatentTransformer):
         return {}
+    # With the names of shared parameters, too: the state has an entry for each name.
     parameters = dict(model.named_parameters(remove_duplicate=False))
     return {key: tensor for key, tensor in model.state_dict().items() if key not in parameters}
 
@@ -216,8 +219,8 @@ def make_model(config: TrainingConfig, name: str) -> Any:
 
 
 def set_recurrence(model: Any, config: TrainingConfig, step: int) -> None:
-    """Set the factor of a latent's old value, for batch ``step`` of a transformer's run; other
-    models have no such factor (see :meth:`TrainingConfig.latent_kept`).
+    """Set how much of a latent's old value remains when a round writes to it, for batch ``step`` of
+    a transformer's run (:meth:`TrainingConfig.latent_kept`). Other models have no such factor.
 
     Args:
         model: the model that is trained.
@@ -235,8 +238,8 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
     sizes = machine.layout.to_dict()
     for size, (smallest, largest) in config.sizes.items():
         # A layout has the range of a size, or one value of it, or does not have the size.
-        own_size = (sizes.get(size, smallest), sizes.get(size, largest))
-        low, high = sizes.get(f"{size}_range") or own_size
+        only_size = (sizes.get(size, smallest), sizes.get(size, largest))
+        low, high = sizes.get(f"{size}_range") or only_size
         require(
             low <= smallest and largest <= high,
             f"the run has {size} {smallest} to {largest}, and {machine.name!r} reads {low} to {high}: give the run "
@@ -486,6 +489,7 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
         texts = {name: setting_text(name, values[name]) for name in differing}
         if len(differing) > 1:
             texts = {name: text for name, text in texts.items() if text != most_common_text[name]}
+        # This run has the most common value of every setting, or no setting differs between runs.
         no_difference = "as most" if differing else "all alike"
         labels.append(", ".join(texts.values()) or no_difference)
     return labels

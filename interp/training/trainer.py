@@ -166,14 +166,14 @@ class TrainingLoop:
         accelerator: Accelerator,
         keep_every: int = 0,
     ) -> None:
-        """Settle the precision, make the model with its initial weights, the loss and the
-        optimizers, and refuse stages that wait for a number which is not evaluated.
+        """Choose the precision, and make the model with its initial weights, the loss and the
+        optimizers. Refuse stages that wait for a number which no evaluation computes.
         """
         self.folder = folder
         self.keep_every = keep_every
         self.accelerator = accelerator
         self.is_main = accelerator.is_main_process
-        precision, self.precision_because = self._settle_precision(config)
+        precision, self.precision_because = self._choose_precision(config)
         config = replace(config, precision=precision)
         self.config = config
         torch.manual_seed(config.seed)  # the initial weights of a transformer are drawn from it
@@ -187,20 +187,20 @@ class TrainingLoop:
         self.saved_step = 0
         if any(stage.until for stage in config.curriculum):
             evaluation = self.evaluate()
-            for stage in config.curriculum:  # refuses numbers that no evaluation has
-                stage.ends_early(evaluation)
+            for stage in config.curriculum:
+                stage.ends_early(evaluation)  # for its error: a number that the evaluation lacks
 
-    def _settle_precision(self, config: TrainingConfig) -> tuple[Any, str]:
+    def _choose_precision(self, config: TrainingConfig) -> tuple[Any, str]:
         """Return the precision of the run, "float32" or "bfloat16", and the reason for it in words.
         All processes get the same.
         """
-        settled: list[Any] = [None]  # a list, since broadcast_object_list fills it in place
+        choice: list[Any] = [None]  # a list, since broadcast_object_list fills it in place
         if self.is_main:
             kind = self.accelerator.device.type
-            settled = [choose_precision(config, self.folder, kind)]
+            choice = [choose_precision(config, self.folder, kind)]
         if self.accelerator.num_processes > 1:
-            broadcast_object_list(settled)
-        precision, reason = settled[0]
+            broadcast_object_list(choice)
+        precision, reason = choice[0]
         return precision, reason
 
     def _make_optimizers(self) -> list[torch.optim.Optimizer]:
@@ -284,7 +284,7 @@ class TrainingLoop:
         the curriculum is over, save the final model.
         """
         path = self.folder / runs.METRICS_FILE
-        # Of several regimes, the excess may be that of the first alone.
+        # The bar names the regimes that an evaluation measures, which may not be all of the run's.
         regimes = self.source.evaluated_regimes
         measured_on = f" ({', '.join(regimes)})" if regimes else ""
         bar = display("training", self.config.total_steps, self.progress.step, self.is_main)
@@ -392,13 +392,15 @@ class TrainingLoop:
         total = torch.zeros((), device=device)
         for window in batch.windows(self.config.window):
             share = window.n_rounds / batch.n_rounds  # weight of its loss in the batch's mean loss
-            # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
+            # Not by accelerate: its precision would apply to all later runs of this process, too.
             with torch.autocast(device.type, torch.bfloat16, in_bfloat16):
                 loss, carried = self.loss(window, carried)
             self.accelerator.backward(loss if steps_each_window else loss * share)
             if steps_each_window:
                 self._apply_gradients()
-            carried = carried.detach()
+            carried = (
+                carried.detach()
+            )  # truncated backpropagation: no gradient into earlier windows
             total += loss.detach() * share
         if not steps_each_window:
             self._apply_gradients()
@@ -412,8 +414,8 @@ class TrainingLoop:
             optimizer.zero_grad()
 
     def _set_recurrence(self) -> None:
-        """Set the factor of a latent's old value when an update is written, for the next batch of a
-        transformer (see ``TrainingConfig.anneal_latents``).
+        """Set how much of a latent's old value remains when the next batch writes updates
+        (``TrainingConfig.anneal_latents``). Only transformers have this factor.
         """
         runs.set_recurrence(self.model, self.config, self.progress.step)
 
@@ -535,7 +537,7 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
 
 def _describe_architecture(model: Any) -> dict[str, Any]:
     """Return the settings that two models must share so that the weights of one fit the other, as a
-    dictionary.
+    dictionary: a transformer's configuration, or the builder of another model with its arguments.
     """
     is_transformer = isinstance(model, HookedLatentTransformer)
     description = model.config.to_dict() if is_transformer else _make_recipe(model)

@@ -158,7 +158,7 @@ def _start_factored(model: HookedLatentTransformer) -> None:
     vector for its role.
     """
     generator = torch.Generator().manual_seed(0)
-    codes: dict[str, Tensor] = {}
+    codes: dict[str, Tensor] = {}  # name of a role or a group -> its vector
 
     def get_code(name: str) -> Tensor:
         """Return the vector of a role or a group; it is drawn when it is first needed."""
@@ -168,13 +168,14 @@ def _start_factored(model: HookedLatentTransformer) -> None:
         return codes[name]
 
     for position, label in enumerate(model.layout.max_layout.labels):
-        role, _, number = label.partition("_")
+        role, _, number = label.partition("_")  # "s_7", the source of edge 7: role s, number 7
         # A label with a number but no group of its own is an end of the edge with this number.
         if label in _GROUPS or number:
             role_code = get_code(role)
             group = _GROUPS.get(label, f"edge {number}")
             model.W_pos[position] = _ROLE * role_code + get_code(group)
-        if label == "<z>":  # the latent's position matches the root and the question
+        # The latent's position: heads that match by position connect it to the root and the question.
+        if label == "<z>":
             model.W_pos[position] = get_code("root") + get_code("question")
 
 
@@ -186,25 +187,25 @@ def _start_apart(model: HookedLatentTransformer) -> None:
     All heads copy content, and only content is written to the latent.
     """
     half = model.config.d_model // 2
-    n_by_place = model.config.n_heads // 2  # number of heads that match by position
-    content = slice(half)
-    places = slice(half, None)
-    _empty_half(model.W_E, places)
-    _empty_half(model.latents.table, places)
+    n_by_position = model.config.n_heads // 2  # number of heads that match by position
+    content = slice(half)  # dimensions of tokens
+    positions = slice(half, None)  # dimensions of positions
+    _empty_half(model.W_E, positions)
+    _empty_half(model.latents.table, positions)
     _empty_half(model.W_pos, content)
     _start_matching(model)
-    # Of these weights, those of the heads are replaced: a head reads one half only.
+    # The weights of the heads are set again, because a head may read only one half here.
     for block in model.blocks:
         attn = block.attn
         for head in range(model.config.n_heads):
             attn.W_Q[head] = 0.0
             attn.W_V[head] = 0.0
-            matched = places if head < n_by_place else content
+            matched = positions if head < n_by_position else content
             nn.init.orthogonal_(attn.W_Q[head, matched])
             nn.init.orthogonal_(attn.W_V[head, content])
         _copy_what_matches(attn)  # keys and outputs from the new queries and values
     if model.config.write_map:
-        _get_write_weights(model)[places] = 0.0
+        _get_write_weights(model)[positions] = 0.0
 
 
 def _empty_half(table: Tensor, columns: slice) -> None:
@@ -233,8 +234,9 @@ def _start_bound(model: HookedLatentTransformer) -> None:
     _start_apart(model)
     names = slice(d_head)  # dimensions of a token's own embedding
     copies = slice(d_head, 2 * d_head)  # dimensions of another token's, copied by a head
-    embeddings = _get_node_embeddings(model)  # a view of W_E
+    embeddings = _get_node_embeddings(model)  # a view of W_E: setting it sets the model's weights
     length = embeddings.norm(dim=1).mean()
+    # Only nodes are embedded in the half for tokens; the first latent is empty.
     model.W_E[:, :half] = 0.0
     model.latents.table.zero_()
     directions = nn.init.orthogonal_(torch.empty_like(embeddings[:, names]))
@@ -258,6 +260,7 @@ def _start_bound(model: HookedLatentTransformer) -> None:
             attn.W_O[head, :, copies_to] = _COPIED * values.T
         attn.W_K.copy_(attn.W_Q)
     if model.config.write_map:
+        # Both nodes, the position's own and the copied one, are written in the dimensions of names.
         write_weights = _get_write_weights(model)
         write_weights.zero_()
         write_weights[names, names] = _WRITTEN * torch.eye(d_head)
