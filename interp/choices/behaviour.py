@@ -132,7 +132,7 @@ def _describe_explanation(explanation: ChoiceExplanation) -> dict[str, Any]:
     family with its parameters, and losses.
     """
     link = explanation.scores[explanation.closest].link
-    # Parameters without an interval are shown by their value alone.
+    # An interval replaces the value of its parameter; both are formatted by `str` below.
     shown = {**explanation.parameters, **explanation.intervals}
     parameters = [f"{name} {value}" for name, value in shown.items()]
     return {
@@ -254,7 +254,7 @@ def _explain_runs(
     """
     episodes = episodes_of(members, regime)
     choices = np.full((len(episodes), episodes.n_rounds), np.nan)
-    # In the order of `episodes_of`, that of the index; rounds that were not played stay NaN.
+    # `episodes_of` sorts the runs by their index, too. Rounds that were not played stay NaN.
     for row, run in enumerate(sorted(members, key=lambda run: run.index)):
         choices[row, : run.rounds] = run.predictions
     # Name of a machine -> (its predictions, those of a copy with random weights). The copy is the

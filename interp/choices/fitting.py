@@ -111,7 +111,7 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
     p = layout.distribution(predictions.double())
     is_half_precision = predictions.element_size() < 4
     if is_half_precision and layout.kind == "classes":
-        p = p / p.sum(-1, keepdim=True)  # its numbers sum to 1 to two digits
+        p = p / p.sum(-1, keepdim=True)  # in half precision they sum to 1 only to about two digits
     return p.numpy(force=True)
 
 
@@ -260,8 +260,8 @@ def affects_prediction_only(algorithm: Algorithm, searched: Searched) -> bool:
     """
     if not searched.used_by:  # such a parameter may enter every equation
         return False
-    written = {NEXT + key for key in algorithm.state}
-    return written.isdisjoint(algorithm.downstream(searched.used_by))
+    next_states = {NEXT + key for key in algorithm.state}
+    return next_states.isdisjoint(algorithm.downstream(searched.used_by))
 
 
 def read_out(family: Family, algorithm: Algorithm) -> Family | None:
@@ -337,7 +337,11 @@ class Distributions:
             parameters: the parameters that it was made with, by name.
         """
         last = self._last_parameters
-        changed = [s for s in self.family.searched if last.get(s.name) != parameters[s.name]]
+        changed = [
+            searched
+            for searched in self.family.searched
+            if last.get(searched.name) != parameters[searched.name]
+        ]
         # `used_by`: keys of the variables whose equations have the parameter.
         changed_variables = [key for searched in changed for key in searched.used_by]
         stale = algorithm.downstream(changed_variables)
@@ -396,8 +400,8 @@ def fit(
     for group in groups:
         predict_groups.append(Distributions(family, [batches[i] for i in group]))
         targets.append(np.concatenate([predictions[i] for i in group]))
-        of_batches = [np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]
-        weights.append(np.concatenate(of_batches) / len(batches))
+        mean_weights = [np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]
+        weights.append(np.concatenate(mean_weights) / len(batches))
 
     def loss(parameters: Mapping[str, float]) -> float:
         """Return the divergence of the family's member with these parameters, averaged over
@@ -537,6 +541,7 @@ def name_values(searched: Sequence[Searched], point: Iterable[Any]) -> dict[str,
 
 
 def _refine_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
+    """Minimise the loss near a point; return the least loss and the point that has it."""
     lowest, parameters = minimise_locally(loss, searched, name_values(searched, point))
     return lowest, tuple(parameters[parameter.name] for parameter in searched)
 
@@ -579,6 +584,9 @@ def minimise_locally(
         return loss(parameters_at(steps))
 
     bounds = [(0, end) for end in last]
+    # The initial simplex of Nelder-Mead: the start, and for each parameter a point that is half a
+    # grid step away from it. The search ends when the simplex is small, however much the loss still
+    # differs between its corners, since L-BFGS-B follows.
     corners = np.tile(at_start, (len(free) + 1, 1))  # [corner, parameter]; the first is the start
     half_steps = np.where(at_start + 0.5 <= last, 0.5, -0.5)
     corners[1:] += np.diag(half_steps)
@@ -605,7 +613,7 @@ def minimise_locally(
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the key of the task that all episodes belong to.
+    """Return the key of the task that all episodes belong to. Refuse episodes of several tasks.
 
     Args:
         sets: name -> (episodes to fit on, episodes to score on).

@@ -75,7 +75,7 @@ class RowPredictor:
         self.family = family
         self._data = data
         bounds = np.array([searched.bounds for searched in family.searched], np.float64)
-        self.low, self.high = bounds.reshape(-1, 2).T  # two axes also without parameters
+        self.low, self.high = bounds.reshape(-1, 2).T  # reshaped: without parameters it is empty
         example = self._make_member(self.low)  # all members read the same inputs
         self._start = example.start(data.episodes)
         self._inputs = example.read(data.episodes)
@@ -135,8 +135,8 @@ class RowPredictor:
         return self.family.make(**name_values(self.family.searched, values))
 
     def _run_states(self, algorithm: Algorithm, rows: Rows) -> Values:
-        """Return the algorithm's inputs and states before every round, by key, ``[row, round,
-        ...]``.
+        """Return the algorithm's inputs, and its states before every round, by key, ``[row, round,
+        ...]``. A row is a copy of an episode.
 
         Args:
             algorithm: the algorithm, with one value per row of each parameter.
@@ -153,7 +153,7 @@ class RowPredictor:
 
     def _read_out(self, algorithm: Algorithm, rows: Rows, states: Values) -> Array:
         """Return the predictions of scored rounds from inputs and states, ``[row, round, outcome]``;
-        of each offered option if not all outcomes are offered.
+        of each offered option if not all outcomes are offered. A row is a copy of an episode.
         """
         p = np.asarray(algorithm.distribution(OnDemand(algorithm, states)), np.float64)
         predicted = np.clip(p[:, self._data.first_asked :], 0.0, 1.0)
@@ -199,9 +199,9 @@ class Problems:
         rows_by_problem = [self.data.rows(player) for player in self.players[chosen]]
         rows = np.concatenate(rows_by_problem)
         n_rows = [len(part) for part in rows_by_problem]
-        places = np.repeat(np.arange(len(chosen)), n_rows)
-        mask_of_row = self.masks[chosen][places]
-        return rows, places, self.data.masks[mask_of_row, rows]
+        problem_of_row = np.repeat(np.arange(len(chosen)), n_rows)
+        mask_of_row = self.masks[chosen][problem_of_row]
+        return rows, problem_of_row, self.data.masks[mask_of_row, rows]
 
     def nats(self, chosen: Rows, points: Array) -> Array:
         """Compute the loss of several problems, each at one point. A problem is a fit of the
@@ -216,13 +216,13 @@ class Problems:
             Minus the log of the probability of the choices to fit to, summed over these choices, in
             nats, ``[problem]``.
         """
-        rows, places, is_fitted = self._list_rows(chosen)
-        p = self.predict(rows, points[places, :-1])
+        rows, problem_of_row, is_fitted = self._list_rows(chosen)
+        p = self.predict(rows, points[problem_of_row, :-1])
         guess = guess_uniformly(p.shape, self.data.offers_in(rows))
-        lapse = points[places, -1:, None]  # [row, 1, 1]
+        lapse = points[problem_of_row, -1:, None]  # [row, 1, 1]
         q = _mix_with_guess(p, lapse, guess)
         losses = -np.log(self.data.select_chosen(q, rows))
-        return _sum_by_problem(losses * is_fitted, places)
+        return _sum_by_problem(losses * is_fitted, problem_of_row)
 
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
         """Compute loss, gradient and expected (Fisher) information of several problems, each at one
@@ -263,12 +263,12 @@ class Problems:
             The same arrays as :meth:`derivatives`.
         """
         # For each row: the episode it copies, its problem, and which rounds are fitted to.
-        rows, places, is_fitted = self._list_rows(chosen)
-        p, slopes = self._differentiate(rows, places, points)
+        rows, problem_of_row, is_fitted = self._list_rows(chosen)
+        p, slopes = self._differentiate(rows, problem_of_row, points)
         guess = guess_uniformly(p.shape, self.data.offers_in(rows))
         slope_of_lapse = guess - p  # q = lapse * guess + (1 - lapse) * p
         slopes.append(slope_of_lapse)
-        lapse = points[places, -1:, None]  # [row, 1, 1]
+        lapse = points[problem_of_row, -1:, None]  # [row, 1, 1]
         q = _mix_with_guess(p, lapse, guess)  # [row, round, outcome]
         chosen_q = self.data.select_chosen(q, rows)
         n_slopes = len(slopes)
@@ -276,23 +276,25 @@ class Problems:
         information = np.zeros((len(chosen), n_slopes, n_slopes))
         for i, slope in enumerate(slopes):
             slope_of_log_q = self.data.select_chosen(slope, rows) / chosen_q  # [row, round]
-            gradient[:, i] = _sum_by_problem(-slope_of_log_q * is_fitted, places)
+            gradient[:, i] = _sum_by_problem(-slope_of_log_q * is_fitted, problem_of_row)
             # Fisher information of a choice: sum over outcomes of dq/d_i * dq/d_j / q.
             scaled = slope * is_fitted[..., None] / q
             for j in range(i, n_slopes):
                 products = np.einsum("rtk,rtk->rt", scaled, slopes[j])  # summed over outcomes
-                information[:, i, j] = _sum_by_problem(products, places)
+                information[:, i, j] = _sum_by_problem(products, problem_of_row)
                 information[:, j, i] = information[:, i, j]
-        nats = _sum_by_problem(-np.log(chosen_q) * is_fitted, places)
+        nats = _sum_by_problem(-np.log(chosen_q) * is_fitted, problem_of_row)
         return nats, gradient, information
 
-    def _differentiate(self, rows: Rows, places: Rows, points: Array) -> tuple[Array, list[Array]]:
+    def _differentiate(
+        self, rows: Rows, problem_of_row: Rows, points: Array
+    ) -> tuple[Array, list[Array]]:
         """Return the family's probabilities, and the derivatives of the probabilities after mixing
         with uniform guesses.
 
         Args:
             rows: index of the episode of each row, ``[row]``.
-            places: position of the problem of each row, ``[row]``.
+            problem_of_row: position of the problem of each row, ``[row]``.
             points: parameters and, last, the lapse rate (share of guesses) of each problem,
                 ``[problem, parameter + 1]``.
 
@@ -309,13 +311,15 @@ class Problems:
             moved_points[:, parameter] += steps[:, parameter]
             points_to_predict.append(moved_points)
         n_points = len(points_to_predict)
-        row_values = np.concatenate([parameters[places] for parameters in points_to_predict])
+        row_values = np.concatenate(
+            [parameters[problem_of_row] for parameters in points_to_predict]
+        )
         p_at_points = self.predict(np.tile(rows, n_points), row_values)
         p, *p_after_steps = np.split(p_at_points, n_points)  # each [row, round, outcome]
-        share_without_guess = 1 - points[places, -1:, None]  # 1 - lapse rate, [row, 1, 1]
+        share_without_guess = 1 - points[problem_of_row, -1:, None]  # 1 - lapse rate, [row, 1, 1]
         slopes = []
         for parameter, p_after_step in enumerate(p_after_steps):
-            step = steps[places, parameter, None, None]
+            step = steps[problem_of_row, parameter, None, None]
             change = share_without_guess * (p_after_step - p)
             slopes.append(change / np.where(step == 0, 1.0, step))  # 0 for a fixed parameter
         return p, slopes
@@ -346,15 +350,15 @@ def _mix_with_guess(chances: Array, lapse: Any, guess: Array) -> Array:
     return np.maximum(mixed, _TINY)  # so that its log is finite
 
 
-def _sum_by_problem(values: Array, places: Rows) -> Array:
+def _sum_by_problem(values: Array, problem_of_row: Rows) -> Array:
     """Sum values over the rows (copies of episodes) and rounds of each problem (fit), and return
     the sums, ``[problem]``.
 
     Args:
         values: the values to add, ``[row, round]``.
-        places: index of the problem of each row, ``[row]``; ascending from 0.
+        problem_of_row: index of the problem of each row, ``[row]``; ascending from 0.
     """
-    return np.bincount(places, values.sum(1)).astype(np.float64)
+    return np.bincount(problem_of_row, values.sum(1)).astype(np.float64)
 
 
 def minimise(
@@ -426,10 +430,12 @@ def _newton_step(
         damping: share of the information's diagonal that is added to the diagonal, ``[problem]``.
     """
     low, high = bounds
-    is_held = ((points <= low) & (gradient >= 0)) | ((points >= high) & (gradient <= 0))
-    is_free = ~is_held
+    # The step goes against the gradient: at a lower bound, a positive gradient would lead below it.
+    is_stopped_low = (points <= low) & (gradient >= 0)
+    is_stopped_high = (points >= high) & (gradient <= 0)
+    is_free = ~(is_stopped_low | is_stopped_high)
     both_free = is_free[:, :, None] & is_free[:, None, :]
-    diagonal = np.einsum("nii->ni", information)
+    diagonal = np.einsum("nii->ni", information)  # [problem, parameter + 1]
     # `_TINY` keeps the matrix invertible if the information about a parameter is 0.
     damping_term = (damping[:, None] + _TINY) * diagonal + _TINY
     # The row and the column of a parameter at a bound become those of the identity, so that its step
@@ -514,7 +520,7 @@ class PlayerFits:
             with_lapse = with_lapse.take_better(_restrict_to_lapse(contained, is_lapse=True))
         n_masks = len(self._data.masks)
         masks = np.arange(n_masks)
-        # Improved on all choices only; for the other masks, the best of the starts.
+        # For mask 0 (all choices) the improved starts, for the other masks only the best start.
         whole = self._minimise_whole(starts)
         # The best point on all choices (mask 0) is a good start for the masks that omit a fold.
         # Axes are [player, mask, parameter + 1].
@@ -530,7 +536,8 @@ class PlayerFits:
             points = without_lapse.points.copy()
             points[..., -1] = lapse
             with_lapse = with_lapse.take_better(self._evaluate(points, masks))
-        # The losses with a lapse rate include the penalty, so this compares them without it.
+        # The losses with a lapse rate include the penalty. A search can lower them further, so they
+        # are compared without it: the search is left out where even that loss is not lower.
         may_save = with_lapse.nats < without_lapse.nats + HALF_CHI2
         if not may_save.any():
             return without_lapse
@@ -588,12 +595,12 @@ class PlayerFits:
         point[:, -1] = inner_points[:, -1]  # the lapse rate
         inner_names = [searched.name for searched in inner.searched]
         for options in contained_points(self.family, inner):
-            for place, searched in enumerate(self.family.searched):
+            for column, searched in enumerate(self.family.searched):
                 value = options[searched.name]
                 if isinstance(value, str):  # the name of a parameter of the simpler family
-                    point[:, place] = inner_points[:, inner_names.index(value)]
+                    point[:, column] = inner_points[:, inner_names.index(value)]
                 else:
-                    point[:, place] = value
+                    point[:, column] = value
             point[:, :-1] = point[:, :-1].clip(self.predict.low, self.predict.high)
             best = best.take_better(self._evaluate(point[:, None], masks=whole))
         # Masks that omit a fold get an infinite loss, so that their other starts are taken.
@@ -688,7 +695,7 @@ class PlayerFits:
         nats[chosen] = losses + _lapse_penalty(solved[:, -1])
         return Fit(points, nats)
 
-    def profiles(self, players: Rows, points: Array, places: Rows, values: Array) -> Array:
+    def profiles(self, players: Rows, points: Array, fixed: Rows, values: Array) -> Array:
         """Compute profile likelihoods. A profile fixes one parameter of a player's fit at each of
         several values, refits all other parameters, and has the least loss at each value.
 
@@ -700,7 +707,7 @@ class PlayerFits:
             players: index of the player of each profile, ``[profile]``.
             points: best point of each profile's player: values of the parameters and, at the end,
                 of the lapse rate (share of uniform guesses), ``[profile, parameter + 1]``.
-            places: index of the fixed parameter of each profile, in the order of
+            fixed: index of the fixed parameter of each profile, in the order of
                 ``family.searched``, ``[profile]``.
             values: values at which each profile fixes its parameter, ``[profile, value]``.
 
@@ -710,25 +717,25 @@ class PlayerFits:
         # One problem for each value of each profile.
         n_values = values.shape[1]
         starts = np.repeat(points, n_values, 0)  # [problem, parameter + 1]
-        problem_places = np.repeat(places, n_values)
+        fixed_of_problem = np.repeat(fixed, n_values)
         problem_players = np.repeat(players, n_values)
-        starts[np.arange(len(starts)), problem_places] = values.ravel()
+        starts[np.arange(len(starts)), fixed_of_problem] = values.ravel()
         has_lapse = starts[:, -1] > 0
         starts_with_lapse = starts[has_lapse]
         starts[:, -1] = 0
-        nats = self._solve_with_fixed(problem_players, starts, problem_places, most_lapse=0.0)
+        nats = self._solve_with_fixed(problem_players, starts, fixed_of_problem, most_lapse=0.0)
         if len(starts_with_lapse):
             nats_with_lapse = self._solve_with_fixed(
                 problem_players[has_lapse],
                 starts_with_lapse,
-                problem_places[has_lapse],
+                fixed_of_problem[has_lapse],
                 most_lapse=1.0,
             )
             nats[has_lapse] = np.minimum(nats[has_lapse], nats_with_lapse + HALF_CHI2)
         return nats.reshape(values.shape)
 
     def _solve_with_fixed(
-        self, players: Rows, starts: Array, places: Rows, *, most_lapse: float
+        self, players: Rows, starts: Array, fixed: Rows, *, most_lapse: float
     ) -> Array:
         """Return the least loss on all choices with one parameter fixed at its starting value,
         ``[problem]``.
@@ -737,12 +744,12 @@ class PlayerFits:
             players: index of the player of each problem (fit).
             starts: starting points, parameters and, last, the lapse rate, ``[problem, parameter +
                 1]``.
-            places: index of the fixed parameter of each problem.
+            fixed: index of the fixed parameter of each problem.
             most_lapse: upper bound of the lapse rate (share of uniform guesses).
         """
         whole = np.zeros_like(players)  # mask 0: all choices
         problems = self._make_problems(players, whole, most_lapse)
-        fixed_entries = np.arange(len(starts)), places  # one parameter of each problem
+        fixed_entries = np.arange(len(starts)), fixed  # one parameter of each problem
         problems.low[fixed_entries] = problems.high[fixed_entries] = starts[fixed_entries]
         _, losses = minimise(problems, starts)
         return losses

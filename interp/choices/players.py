@@ -55,8 +55,8 @@ def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     names = episodes.participants
     if names is None:
         names = np.arange(len(episodes))
-    people, numbers = np.unique(names, return_inverse=True)
-    return people, numbers
+    people, person_of_episode = np.unique(names, return_inverse=True)
+    return people, person_of_episode
 
 
 def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -71,9 +71,9 @@ def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDAr
         The index of each episode's participant, ``[episode]``, and the numbers of choices,
         ``[participant]``.
     """
-    _, numbers = participants_of(episodes)
+    _, person_of_episode = participants_of(episodes)
     has_choice = episodes.scored & ~np.isnan(choices)
-    return numbers, np.bincount(numbers, has_choice.sum(1))
+    return person_of_episode, np.bincount(person_of_episode, has_choice.sum(1))
 
 
 @checked
@@ -103,8 +103,8 @@ def fit_participants(family: Family, episodes: Any, choices: Any) -> pd.DataFram
         family.vectorised,
         f"{family.name} is fitted to one player at a time; give one of a bandit's families",
     )
-    people, numbers = participants_of(episodes)
-    data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, numbers)
+    people, person_of_episode = participants_of(episodes)
+    data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, person_of_episode)
     rows = []
     scaled = select_families(episodes, [family])  # ranges of parameters in the units of the data
     scores = score_families(data, scaled)[family.key]
@@ -280,12 +280,12 @@ def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArra
         The indices of the drawn participants' episodes, and a sentence with the number of drawn
         participants; the sentence is empty if all participants are used.
     """
-    numbers, counts = _count_choices(episodes, choices)
+    person_of_episode, counts = _count_choices(episodes, choices)
     n_people = len(counts)
     order = np.random.default_rng(seed).permutation(n_people)  # the first of them are drawn
     is_within = counts[order].cumsum() <= MOST_TOGETHER
     n_drawn = max(2, int(is_within.sum()))
-    rows = np.flatnonzero(np.isin(numbers, order[:n_drawn]))
+    rows = np.flatnonzero(np.isin(person_of_episode, order[:n_drawn]))
     if n_drawn >= n_people:
         return rows, ""
     return rows, f"{n_drawn} of {n_people:,} participants, drawn at random, are fitted as one."
@@ -304,12 +304,12 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
         For each part, an array with the indices of its episodes; an empty list if fewer than two
         participants have enough choices.
     """
-    numbers, counts = _count_choices(episodes, choices)
+    person_of_episode, counts = _count_choices(episodes, choices)
     enough = np.flatnonzero(counts >= FEWEST_CHOICES)
     if len(enough) < 2:
         return []
     parts = _split_by_choices(counts[enough], at_once=CHOICES_A_PART)
-    return [np.flatnonzero(np.isin(numbers, enough[places])) for places in parts]
+    return [np.flatnonzero(np.isin(person_of_episode, enough[places])) for places in parts]
 
 
 @checked
@@ -344,8 +344,7 @@ def explain_each(
     chosen = checked_choices(episodes, choices)
     chosen_families = select_families(episodes, families)
     people, _ = participants_of(episodes)
-    # Index of each episode's participant, and each participant's number of choices.
-    numbers, counts = _count_choices(episodes, chosen)
+    person_of_episode, counts = _count_choices(episodes, chosen)
     has_choice = ~np.isnan(chosen).all(1)  # episodes without a choice are no units of the intervals
     fewest = int(counts.argmin())
     n_fewest = int(counts[fewest])
@@ -360,9 +359,9 @@ def explain_each(
     first_asked = tasks.of(episodes).data.first_asked
     explained: dict[str, ChoiceExplanation] = {}
     for members in _split_by_choices(counts, at_once=choices_at_once):
-        rows = np.flatnonzero(np.isin(numbers, members) & has_choice)
+        rows = np.flatnonzero(np.isin(person_of_episode, members) & has_choice)
         # Within a part, players are numbered from 0 in the order of `members`.
-        players = np.searchsorted(members, numbers[rows])
+        players = np.searchsorted(members, person_of_episode[rows])
         data = ChoiceData(episodes.select(rows), chosen[rows], first_asked, players)
         for player, scores in enumerate(scores_of_players(data, chosen_families)):
             name = str(people[members[player]])

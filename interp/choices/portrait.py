@@ -119,8 +119,10 @@ def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
         arm: index of the arm.
     """
     p = np.array(predictor(subject)(episodes), np.float64)
-    if p.shape[:2] == episodes.counted.shape:  # other shapes are refused below
-        p[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
+    # Predictions of missing rounds may be NaN, which `checked_distributions` would refuse. They are
+    # not used, so they are replaced. It also refuses predictions of another shape.
+    if p.shape[:2] == episodes.counted.shape:
+        p[~episodes.counted] = 1 / episodes.n_arms
     p_of_arm = checked_distributions(p, episodes)[..., arm]
     uncertain = np.clip(p_of_arm, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
     return special.logit(uncertain)
@@ -136,7 +138,10 @@ def _iter_bins(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, 
         n_bins: number of bins.
     """
     order = before.argsort(kind="stable")
-    for rows in np.array_split(order, min(n_bins, len(order)) or 1):
+    n_used = max(
+        1, min(n_bins, len(order))
+    )  # `array_split` needs at least one part, even of nothing
+    for rows in np.array_split(order, n_used):
         if not len(rows):
             continue
         mean_before = before[rows].mean()
@@ -193,7 +198,7 @@ def _draw_portrait(bins: pd.DataFrame, arm: str) -> Any:
 
     sources = list(dict.fromkeys(bins["source"]))
     n_rows = -(-len(sources) // 2)  # two panels a row, rounded up
-    figure = Figure(figsize=(4.5, 3.2 * n_rows))  # whole on a phone
+    figure = Figure(figsize=(4.5, 3.2 * n_rows))  # narrow enough for the screen of a phone
     panels = figure.subplots(n_rows, min(2, len(sources)), squeeze=False, sharey=True).flat
     lines = dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True))  # distinct, in order
     hues = dict(zip(lines, cycle(CYCLE), strict=False))

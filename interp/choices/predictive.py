@@ -165,7 +165,8 @@ def check_predictions(
     follows_choice[:, 1:] = known[:, 1:] & known[:, :-1]
     in_long_run = np.zeros_like(known)
     in_long_run[:, 1:] = run_lengths(outcomes, known)[:, :-1] >= _LONG_RUN
-    # Name -> value of every possible choice, and the rounds that count.
+    # Name of a statistic -> a value for every possible choice, and the rounds over which the value
+    # of the choice is averaged.
     averaged = {
         "agreement": (take_likeliest(q), known),
         "long run goes on": (repeats, follows_choice & in_long_run),

@@ -135,7 +135,8 @@ def fit_cell(
     machine.name = blank.name
     fold_of_person = np.random.default_rng(seed).permutation(len(people)) % n_folds
     fold = fold_of_person[person]  # [episode]
-    # [cell, episode]: cell i leaves out fold i; no fold has the number of the last cell.
+    # [cell, episode]: cell i leaves out fold i. One more cell is trained on all episodes, because no
+    # fold has its number.
     is_trained_on = fold != np.arange(n_folds + 1)[:, None]
     copies = [deepcopy(machine.module) for _ in range(n_folds)]
     inputs = _read_inputs(machine.layout, episodes)
@@ -234,7 +235,12 @@ class _Inputs(NamedTuple):
 
 
 def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
-    """Return what a recurrent cell with ``layout`` reads in recorded episodes."""
+    """Return what a recurrent cell reads in recorded episodes, as vectors of numbers per round.
+
+    Args:
+        layout: the token layout of a round, from which the vectors are made.
+        episodes: the recorded episodes.
+    """
     counted = torch.from_numpy(episodes.counted)
     reader = Said(layout)  # turns the tokens of a round into a vector
     rounds = layout.fit(episodes).encode(episodes)

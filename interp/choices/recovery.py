@@ -218,6 +218,8 @@ def _draw_member(
     values = {}
     for searched in family.searched:
         name, grid = searched.name, searched.grid
+        # Each interval between neighbouring grid values has equal probability, unless one of the two
+        # rules below replaces the value.
         position = rng.uniform(0, len(grid) - 1)  # in grid steps
         value = float(np.interp(position, np.arange(len(grid)), grid))
         if name in bounds:
@@ -274,7 +276,7 @@ def recovery_of_design(
         The simulated players' algorithms, and what the fits found for each player.
     """
     chosen_families = select_families(episodes, families)
-    # The set may have the constant guess, which is no family that can be simulated.
+    # The constant guess may be in the set, but it has no algorithm that can be simulated.
     simulated_keys = [key for key in explanation.confidence_set if key in chosen_families]
     for key in explanation.scores:  # the lowest loss first
         if key in chosen_families and len(simulated_keys) < 4 and key not in simulated_keys:

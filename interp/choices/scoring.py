@@ -138,8 +138,8 @@ class ChoiceData:
             self.units[rows] = number_units(self.known[rows], names)
         self.folds = self.units % N_FOLDS
         """Index of the fold in which each choice is held out, ``[episode, round]``."""
-        # By which `sum_by_mask` sums. A cell is a fold of a player; the cells are numbered player
-        # by player.
+        # `sum_by_mask` first sums over cells. A cell is a fold of a player; cells are numbered
+        # player by player.
         cells = self.players[:, None] * N_FOLDS + self.folds
         self._cell_of_choice = cells[self.known]
         training = [self.known & (self.folds != fold) for fold in range(N_FOLDS)]
@@ -215,6 +215,8 @@ def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
     n_episodes, n_rounds = known.shape
     episode_index = np.arange(n_episodes)[:, None]
     trials_a_block = max(1, int(known.sum()) // BLOCKS)
+    # Blocks of trials unless there are enough episodes, and episodes unless there are enough
+    # participants. A block lies within an episode.
     units = episode_index * n_rounds + np.arange(n_rounds) // trials_a_block
     if n_episodes >= FEWEST_UNITS:
         units = np.repeat(episode_index, n_rounds, 1)
@@ -654,28 +656,28 @@ def _add_profiles(
         family: a vectorised family.
         scores: index of a player -> the player's score.
     """
-    free = [place for place, searched in enumerate(family.searched) if searched.is_free]
+    free = [index for index, searched in enumerate(family.searched) if searched.is_free]
     # (player, index of a parameter, 0 for its lower bound and 1 for its upper one)
     sought_ends = list(product(scores, free, (0, 1)))
     if not sought_ends:
         return dict(scores)
     best = []
     bounds = []
-    for player, place, side in sought_ends:
+    for player, index, side in sought_ends:
         score = scores[player]
         best.append([*score.parameters.values(), score.link.lapse])
-        bounds.append(family.searched[place].bounds[side])
+        bounds.append(family.searched[index].bounds[side])
     points = np.array(best)  # [end, parameter + lapse rate]
-    players, places, _ = np.transpose(sought_ends)
-    profile = partial(PlayerFits(data, family).profiles, players, points, places)
-    best_values = points[np.arange(len(points)), places]  # of the parameter of each end
+    players, indices, _ = np.transpose(sought_ends)
+    profile = partial(PlayerFits(data, family).profiles, players, points, indices)
+    best_values = points[np.arange(len(points)), indices]  # of the parameter of each end
     ends = _find_profile_ends(profile, best=best_values, bounds=np.array(bounds))
     low_high_pairs = ends.reshape(-1, 2)
     with_intervals = dict(scores)
     # The two ends of an interval follow each other: every second one begins an interval.
     intervals = zip(sought_ends[::2], low_high_pairs.tolist(), strict=True)
-    for (player, place, _), (low, high) in intervals:
-        name = family.searched[place].name
+    for (player, index, _), (low, high) in intervals:
+        name = family.searched[index].name
         score = with_intervals[player]
         interval = Interval(score.parameters[name], low, high)
         with_intervals[player] = replace(score, intervals={**score.intervals, name: interval})
@@ -700,7 +702,7 @@ def _find_profile_ends(profile: Callable[[Array], Array], *, best: Array, bounds
         The ends, ``[profile]``.
     """
     rows = np.arange(len(best))
-    shares = np.linspace(0, 1, _N_PARTS + 1) ** 2  # most ends are near the best value
+    shares = np.linspace(0, 1, _N_PARTS + 1) ** 2  # denser near the best value, as most ends are
     minimum = profile(best[:, None])
     # The end lies between `near` (inside the interval) and `far` (outside it, or the bound). Each
     # zoom computes the profile between them, and keeps the part of this range that has the end.
@@ -715,7 +717,8 @@ def _find_profile_ends(profile: Callable[[Array], Array], *, best: Array, bounds
         first_outside = np.minimum(last_inside + 1, _N_PARTS)
         near, far = values[rows, last_inside], values[rows, first_outside]
         near_root, far_root = roots[rows, last_inside], roots[rows, first_outside]
-    # The root of the rise is nearly a straight line.
+    # Near its minimum the loss rises like a square, so the root of the rise is nearly a straight
+    # line, which can be interpolated.
     step = (1 - near_root) / (far_root - near_root + _LEAST_RISE)
     return near + (far - near) * step
 
@@ -735,9 +738,10 @@ def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) ->
     grids = []
     for parameter in searched:
         best = score.parameters[parameter.name]
-        n_a_side = _N_VALUES_A_SIDE.get(n_free, 3)
+        n_a_side = _N_VALUES_A_SIDE.get(n_free, 3)  # few, since the joint grid has their product
         values = _values_around(parameter, best, n_a_side) if parameter.is_free else [best]
         grids.append(np.unique(values).tolist())
+    # If no lapse rate was worth its penalty at the best parameters, none is tried at the others.
     may_lapse = score.link.lapse > 0
     losses = []
     for point in product(*grids):
@@ -750,7 +754,7 @@ def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) ->
         if not parameter.is_free:
             continue
         other_axes = tuple(i for i in range(len(grids)) if i != axis)
-        profile = nats.min(other_axes)
+        profile = nats.min(other_axes)  # least loss at each value of this parameter
         ends = interpolate_profile_ends(np.array(grid), profile, score.link.temperature)
         intervals[parameter.name] = Interval(score.parameters[parameter.name], *ends)
     return replace(score, intervals=intervals)
