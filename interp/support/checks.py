@@ -84,6 +84,7 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
     """
     namespace = {**vars(builtins), **known, "ArrayLike": _Numbers}
     names = defaultdict(lambda: Any, namespace)  # a name that is unknown here stands for Any
+    # `get_type_hints` reads the annotations of an object, so one is made with this annotation.
     annotated = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(annotated, names, names)["it"]
@@ -173,7 +174,7 @@ def _make_instance_converter(kind: Any) -> _Converter:
     from jaxtyping import Float, Num, jaxtyped
 
     expected = typing.get_origin(kind) or kind
-    if not isinstance(expected, type):  # a type variable, or what is no class at run time
+    if not isinstance(expected, type):  # no class at run time, such as a type variable
         return lambda value, finite: value
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
         expected = Num[kind.array_type, kind.dim_str]
@@ -186,17 +187,27 @@ def _make_instance_converter(kind: Any) -> _Converter:
 
 
 def _convert_integer(value: Any, finite: bool) -> Any:
+    """Return a Python or NumPy integer as an int, and :data:`MISFIT` for any other value; a boolean
+    is no integer here.
+    """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return MISFIT
     return int(value)
 
 
 def _convert_real(value: Any, finite: bool) -> Any:
+    """Return a number as a Python float or int, or :data:`MISFIT`. An integer stays an int, unless it
+    is too large for NumPy's 64-bit integers.
+
+    Args:
+        value: any value.
+        finite: True if NaN and infinity do not fit.
+    """
     if isinstance(value, bool) or not isinstance(value, _REAL):
         return MISFIT
     try:
         number = float(value)
-    except OverflowError:
+    except OverflowError:  # an integer beyond the largest float
         return MISFIT
     if finite and not isfinite(number):
         return MISFIT
@@ -205,10 +216,14 @@ def _convert_real(value: Any, finite: bool) -> Any:
 
 
 def _convert_truth_value(value: Any, finite: bool) -> Any:
+    """Return a Python or NumPy boolean as a bool, and :data:`MISFIT` for any other value."""
     return bool(value) if isinstance(value, bool | np.bool_) else MISFIT
 
 
 def _convert_numbers(value: Any, finite: bool) -> Any:
+    """Return ``value`` unchanged if NumPy can read it as an array of booleans or real numbers, and
+    :data:`MISFIT` otherwise.
+    """
     try:
         return value if np.asarray(value).dtype.kind in "biuf" else MISFIT
     except (TypeError, ValueError, RuntimeError):
@@ -251,7 +266,8 @@ def _make_list_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
                 return MISFIT
             if not isinstance(value, Sequence | set | frozenset):
                 return _check_iterable(origin, converters[0], value)
-        # One for each element: a fixed tuple has a type for each, any other sequence one for all.
+        # A fixed tuple, such as tuple[int, str], has one type per element. Any other sequence has one
+        # type for all elements.
         element_converters = converters if is_fixed_tuple else converters[:1] * len(value)
         if len(element_converters) != len(value):
             return MISFIT
@@ -278,7 +294,7 @@ def _convert_row(value: Any) -> Any:
 def _check_iterable(origin: Any, convert: _Converter, value: Any) -> Any:
     """Check an iterable that is not a sequence, and return it, or :data:`MISFIT` if it does not fit.
 
-    Of a mapping, the keys are checked. The elements of an iterator are not checked, since reading
+    The keys of a mapping are checked. The elements of an iterator are not checked, since reading
     them would use it up.
 
     Args:
@@ -329,7 +345,7 @@ def describe_type(kind: Any) -> str:
         words = _describe_parts(origin, typing.get_args(kind))
         if words:
             return words
-    if hasattr(kind, "dim_str"):
+    if hasattr(kind, "dim_str"):  # an array type of jaxtyping, with names of axes
         axes = ", ".join(kind.dim_str.split())
         return f"{_add_article(kind.array_type.__name__)} [{axes}]"
     if _is_of_episodes(kind):
@@ -362,6 +378,7 @@ def _describe_parts(origin: Any, parts: tuple[Any, ...]) -> str:
 
 
 def _is_of_episodes(value: Any) -> bool:
+    """Return True for episodes of a task, and for a class of episodes."""
     return isinstance(getattr(value, "task", None), str) and hasattr(value, "n_rounds")
 
 
@@ -379,6 +396,7 @@ _NAMED = {"Machine": "a model", "Episodes": "a batch of episodes", "Callable": "
 
 
 def _add_article(word: str) -> str:
+    """Return a word with "a" or "an", as in "an ndarray"."""
     return f"{'an' if word[:1].lower() in 'aeio' or word.startswith('nd') else 'a'} {word}"
 
 
@@ -572,7 +590,8 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
             raise InputError(
                 f"{what} must be numbers, got values such as {format_value(first)}"
             ) from error
-    # Not by `require`: most calls are small, and the name of a dtype takes long.
+    # `require` would format the message, with the name of the dtype, in every call. That takes long
+    # compared with a small array, so the error is raised here.
     if array.dtype.kind not in "biuf":
         kind = "real numbers" if array.dtype.kind == "c" else "numbers"
         raise InputError(f"{what} must be {kind}, got dtype {array.dtype}")
@@ -620,7 +639,8 @@ def index_by_key(records: Iterable[Any], kind: str) -> dict[str, Any]:
             if value is None:
                 continue
             owner = owners.setdefault((field_name, str(value)), record.key)
-            # ``owner`` is the first record with this value; it may be this one, by another field.
+            # ``owner`` is the key of the first record with this value. An earlier record with the same
+            # key is found by the second condition.
             is_new = owner == record.key and record.key not in by_key
             require(
                 is_new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another"
@@ -736,10 +756,14 @@ def _find_memory() -> tuple[float, str]:
     lowest.
     """
     try:
-        machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):  # the system does not say
-        machine = inf
-    bounds = [(machine, "this machine has"), (_container_bytes(), "its container (cgroup) has")]
+        machine_bytes = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # the system does not report its memory
+        machine_bytes = inf
+    # Pairs (bytes, phrase before the number in a message), of which the least is returned.
+    bounds = [
+        (machine_bytes, "this machine has"),
+        (_container_bytes(), "its container (cgroup) has"),
+    ]
     try:
         import resource
     except ImportError:  # no such limits on this system
@@ -765,7 +789,7 @@ def _container_bytes(root: str = "/") -> float:
         return inf
     limit = inf
     for line in lines:
-        if line.count(":") < 2:
+        if line.count(":") < 2:  # a line is "number:controllers:path of the group"
             continue
         _, controllers, group = line.split(":", 2)
         if not controllers:  # version 2 of cgroups
@@ -906,7 +930,7 @@ def check_fields(record: Any, finite: bool = True) -> None:
     _, kinds = _parameters(type(record))  # type: ignore[arg-type]
     for name, (kind, default) in kinds.items():
         value = getattr(record, name)
-        # Fits make records by the hundred thousand: what needs no look gets none.
+        # Fits make hundreds of thousands of records, so the most frequent values are not checked.
         is_plain_text = kind is str and type(value) is str
         if value is not default and not is_plain_text:
             object.__setattr__(record, name, fit(name, value, kind, default, finite))
@@ -971,7 +995,7 @@ def _check_integer(name: str, value: int) -> None:
         -_MOST_INTEGER <= value < _MOST_INTEGER,
         f"{name} must be an integer of at most 64 bits, got {format_value(value)}",
     )
-    integer(name, value, _TABLES["least"].get(name))
+    integer(name, value, _TABLES["least"].get(name))  # the least value of arguments with this name
     if name in _REPEATS:
         refuse_endless(name, value)
 

@@ -65,7 +65,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
         temporary = temporary_beside(path)
         try:
             temporary.touch()
-            mode = temporary.stat().st_mode  # by the umask alone; ``write`` may change it
+            mode = temporary.stat().st_mode  # follows from the umask; ``write`` may change it
             write(temporary)
             with open(temporary, "rb+") as stream:
                 os.fsync(stream.fileno())  # or a crash could leave the new name on an empty file
@@ -148,7 +148,8 @@ def convert_write_errors(path: str | Path, to: str = "") -> Iterator[None]:
             f"cannot write {to}{str(path)!r}: {error.strerror or error}; {remedy}"
         ) from error
     except Exception as error:
-        # safetensors wraps the system's error in its own, and is not imported here: that takes a second.
+        # safetensors raises its own error for one of the system. It is recognised by name, because
+        # importing the class would take a second.
         if type(error).__name__ != "SafetensorError":
             raise
         raise InputError(
@@ -167,6 +168,7 @@ def convert_read_errors(
         path: the file or folder that is read.
         what: what the user should do if the file is damaged.
     """
+    # Reading a pipe could wait forever.
     is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     require(
         not is_special,
@@ -248,18 +250,18 @@ def _remove_left_behind(folder: Path) -> None:
     """Remove temporary files and folders that ended processes of this machine left in ``folder``."""
     for temporary in folder.glob(".*~*"):
         match = _TEMPORARY_NAME.match(temporary.name)
-        # The groups of the match are the machine and the process that made the file. Processes of
-        # another machine cannot be asked.
+        # The groups of the match are the machine and the process that made the file. Whether a process
+        # on another machine lives cannot be found out, so its files stay.
         if match is None or match[1] != _MACHINE_ID:
             continue
         try:
-            os.kill(int(match[2]), 0)  # signal 0 ends nothing: it asks whether the process lives
+            os.kill(int(match[2]), 0)  # signal 0 does nothing but fail if there is no such process
         except ProcessLookupError:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)
             else:
                 temporary.unlink(missing_ok=True)
-        except OSError:  # it lives, and is somebody else's
+        except OSError:  # the process lives, and belongs to another user
             continue
 
 
@@ -322,7 +324,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    holder = folder / ".holder"
+    holder = folder / ".holder"  # says which process has the lock, for the error message
     with convert_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK_FILE)

@@ -69,6 +69,8 @@ def parse_json(text: str | bytes, **how: Any) -> Any:
     value = json.loads(text, **how)
     if "\\u" not in str(text):  # only an escape can be a lone surrogate
         return value
+    # Written without escapes, lone surrogates cannot be encoded as UTF-8, and "replace" makes them
+    # question marks.
     unescaped = json.dumps(value, ensure_ascii=False)
     return json.loads(unescaped.encode("utf-8", "replace"), **how)
 
@@ -150,6 +152,7 @@ def csv(frame: pd.DataFrame, **options: Any) -> str:
         cells = frame.iloc[:, i].tolist()
         safe_cells = [_escape_formula(cell) for cell in cells]
         pairs = zip(safe_cells, cells, strict=True)
+        # A column in which nothing was escaped is left alone, with its dtype.
         if any(safe is not cell and safe != cell for safe, cell in pairs):
             written.isetitem(i, safe_cells)
     written.columns = [_escape_formula(name) for name in frame.columns]
@@ -180,9 +183,11 @@ def svg(figure: Any, **saving: Any) -> str:
     }
     with matplotlib.rc_context({**settings, **_escape_names(figure)}):
         try:
-            # Laid out once here, without the engine below: with it matplotlib would draw all once more.
+            # The layout is computed once here, and the engine removed: with it, `savefig` would draw
+            # everything twice.
             if engine is not None:
-                FigureCanvasSVG(figure)  # becomes the figure's: sizes of texts are those of the SVG
+                # The new canvas sets itself as the figure's, so that texts have the sizes of the SVG.
+                FigureCanvasSVG(figure)
                 engine.execute(figure)
                 figure.set_layout_engine(None)
             figure.savefig(buffer, format="svg", metadata=metadata, **saving)
@@ -208,7 +213,7 @@ def _escape_names(figure: Any) -> dict[str, Any]:
         text = artist.get_text()
         if text != escape_invisible(text):
             artist.set_text(escape_invisible(text))
-        if "mathdefault" not in text:  # by which matplotlib marks the formulas that it writes
+        if "mathdefault" not in text:  # matplotlib's own formulas, as of tick labels, contain this
             names.append(text)
     axes = figure.findobj(Axis)
     for axis in axes:

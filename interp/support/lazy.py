@@ -73,7 +73,7 @@ def resolve_name(name: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        if not module.startswith(str(error.name)):
+        if not module.startswith(str(error.name)):  # the module exists, but an import in it failed
             raise
         raise InputError(
             f"{name!r} names nothing: there is no module {error.name!r}; give 'module:name'"
@@ -92,7 +92,7 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     """
     path = sys.modules[package].__path__
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
-    homes: dict[str, str] = {}  # public name -> module that defines it
+    homes: dict[str, str] = {}  # public name -> module from which it is imported
     subpackages = [module.name for module in iter_modules(path) if module.ispkg]
     for home, line in re.findall(r"^from (\S+) import (.+)$", stub, re.MULTILINE):
         names = re.findall(r"(\w+) as", line)  # "from home import name as name"
@@ -148,10 +148,10 @@ class _Deferred(ModuleType):
         return self.__dict__.setdefault(name, getattr(home, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # The import system sets an imported module on its package. If a name of ``__init__`` is
-        # called like this module, the attribute stays free for what the name stands for.
-        is_called_as_content = isinstance(value, ModuleType) and name in self.__dict__["_homes"]
-        if not is_called_as_content:
+        # The import system sets an imported module as an attribute of its package. If ``__init__``
+        # imports an object of the same name, such as a function, the attribute is left for the object.
+        hides_object = isinstance(value, ModuleType) and name in self.__dict__["_homes"]
+        if not hides_object:
             super().__setattr__(name, value)
         if name == "model_bridge":  # opens models of Hugging Face, whose checks __init__ relaxes
             self._run_init()
@@ -160,7 +160,7 @@ class _Deferred(ModuleType):
         return dir(self._run_init())
 
     def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
-        return import_module, (self.__name__,)
+        return import_module, (self.__name__,)  # pickled by name
 
     def _run_init(self) -> ModuleType:
         self.__class__ = ModuleType  # type: ignore[assignment]  # from now on an ordinary module

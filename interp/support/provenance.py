@@ -54,7 +54,7 @@ def git_revision() -> str:
         ["ls-files", "--error-unmatch", place.name],  # fails for a file of no checkout
         ["describe", "--always", "--dirty", "--abbrev=12"],
     )
-    answer = ""  # what the last command prints; the first one only has to succeed
+    answer = ""  # output of the last command; the first command only has to succeed
     try:
         for words in commands:
             command = ["git", "-C", str(place.parent), *words]
@@ -75,7 +75,7 @@ def replaced_tasks() -> dict[str, Any]:
     """
     try:
         return _REPLACED_TASKS.get()
-    except LookupError:  # a thread that inherited no context: fine unless `using` is open elsewhere
+    except LookupError:  # this thread inherited no context, which matters only if `using` is open
         keys = ", ".join(sorted(set(_OPEN_KEYS)))
     require(
         not keys,
@@ -110,7 +110,13 @@ def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
         model: the model that the result is about; None for none.
         settings: the parameters of the analysis, which are added to the record under their names.
     """
-    of_model = {} if model is None else {"model": model.name, "digest": model.digest()}
+    model_fields = {} if model is None else {"model": model.name, "digest": model.digest()}
     recorded = {key: dict(task.recorded) for key, task in replaced_tasks().items()}
-    of_tasks = {"recorded": recorded} if recorded else {}
-    return {**of_model, **of_tasks, **settings, "versions": versions(), "git": git_revision()}
+    task_fields = {"recorded": recorded} if recorded else {}
+    return {
+        **model_fields,
+        **task_fields,
+        **settings,
+        "versions": versions(),
+        "git": git_revision(),
+    }

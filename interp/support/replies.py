@@ -65,7 +65,7 @@ def find_object(text: str) -> tuple[Any, bool, bool]:
         a code fence.
     """
     value = _read_object(text)
-    if value is not None:
+    if value is not None:  # the whole reply is JSON
         return value, True, False
     answer = _remove_thoughts(text)
     fenced = _FENCE.match(answer)
@@ -99,7 +99,8 @@ def _find_embedded_object(text: str) -> Any:
     begin = text.find("{")
     end = text.rfind("}") + 1  # without braces the span is empty, and is no object
     before = text[:begin]
-    # A pair of tags, or the tag of an answer such as <json>, does not make the object a thought.
+    # Harmless blocks before the object are removed first: pairs of tags, which are closed again, and
+    # tags that announce an answer, such as <json>.
     has_unknown_block = _UNKNOWN_MARK.search(_HARMLESS_BLOCK.sub("", before))
     if has_unknown_block or _THOUGHT_BEGINS.search(before + text[end:]):
         return None
@@ -107,6 +108,10 @@ def _find_embedded_object(text: str) -> Any:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(fields := dict(pairs)) != len(pairs):
+    """Return a dictionary of the (key, value) pairs of a JSON object; raise ValueError if a key
+    occurs twice.
+    """
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("the same key twice")
     return fields

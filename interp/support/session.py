@@ -88,7 +88,8 @@ def compute_once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
         return make()
     key = (what, *map(id, about))
     if key not in results:
-        # With ``about`` in it the entry keeps these objects, so that no other ones get their identities.
+        # The entry also holds ``about``: as long as these objects live, no other object can have one of
+        # their ids.
         results[key] = (about, make())
     return results[key][1]
 
@@ -115,12 +116,13 @@ def cached_in_session(
     @wraps(find)
     def find_once(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
         results = owner.__dict__.setdefault("_remembered", {})
-        by_value = str | int | tuple | None
+        by_value = str | int | tuple | None  # types whose values, not identities, are compared
         keys = [(type(arg), arg if isinstance(arg, by_value) else id(arg)) for arg in args]
         option_keys = [(name, type(value), value) for name, value in options.items()]
         key = (find, *keys, *option_keys)
         if key not in results:
-            # The entry keeps ``args``, so that no other objects get their identities.
+            # The entry also holds ``args``: as long as they live, no other object can have one of their
+            # ids.
             results[key] = (args, find(owner, *args, **options))
         return cast(_T, results[key][1])
 
@@ -206,7 +208,7 @@ class Finished:
             is_whole = content.pop("sha256") == digest_of(content)
             if is_whole and content["about"] == record:
                 return cast(_T, self._decode(kind, content["part"]))
-        except Exception:  # whatever its contents break: a file is no reason to stop
+        except Exception:  # a damaged file may raise anything; the part is then computed again
             pass
         _LOG.warning("%s is damaged or was edited; this part is computed again", path)
         return None
@@ -233,7 +235,7 @@ class Finished:
             return
         folder = Path(self.folder)
         end(folder)
-        with suppress(OSError):  # what someone else put there stays, with the folder
+        with suppress(OSError):  # `rmdir` fails, and the folder stays, if it has other files
             for path in folder.glob("*.json"):
                 path.unlink(missing_ok=True)
             folder.rmdir()
@@ -248,7 +250,7 @@ class Finished:
         """
         if self.folder is None:
             return None, {}
-        # Through JSON once, since they are compared with what was read from a file.
+        # Converted by JSON, as the settings in a file are, with which they are compared.
         settings = json.loads(json.dumps(self._encode(dict(self.settings))))
         record = {
             "name": name,
@@ -256,7 +258,7 @@ class Finished:
             "versions": versions(),
             "fields": self._describe_fields(kind),
         }
-        # For people; the digest alone makes the name unique.
+        # The words are for people; the digest alone makes the name unique.
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
         file_name = f"{words}-{digest_of(record)[:16]}.json"
         return Path(self.folder) / file_name, record
@@ -268,6 +270,7 @@ class Finished:
         Args:
             kind: the type of the part.
         """
+        # Objects in `named` are stored by their key alone, so their fields do not matter.
         named_types: list[Any] = [type(value) for value in self.named.values()]
         if is_dataclass(kind) and kind not in named_types:
             hints = typing.get_type_hints(kind)
@@ -301,9 +304,10 @@ class Finished:
             names = [field.name for field in fields(value)]
             return {name: self._encode(getattr(value, name)) for name in names}
         if type(value).__name__ == "DataFrame":
-            columns = value.items()
-            rows = [[name, str(c.dtype), self._encode(c.tolist())] for name, c in columns]
-            return {"__table__": rows}
+            columns = []
+            for name, column in value.items():
+                columns.append([name, str(column.dtype), self._encode(column.tolist())])
+            return {"__table__": columns}
         return value.item() if isinstance(value, np.generic) else value
 
     def _decode(self, kind: Any, value: Any) -> Any:

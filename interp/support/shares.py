@@ -86,7 +86,7 @@ def divide(
     work_file = folder / WORK_FILE
     work = {"settings": json_values(dict(settings)), "versions": versions(), "parts": dict(files)}
     if work_file.is_file():
-        earlier_work = read_json(work_file, *work)  # which must have the same fields
+        earlier_work = read_json(work_file, *work)  # refused unless it has the same three fields
         _require_equal(folder, earlier_work, work)
     elif shard:
         write_json(work_file, work)
@@ -138,9 +138,11 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
         InputError: an entry of the two records differs.
     """
     for field in ("versions", "settings", "parts"):
-        before, now = earlier[field], work[field]
-        for name in {**before, **now}:
-            old, new = before.get(name), now.get(name)
+        before = earlier[field]
+        now = work[field]
+        for name in {**before, **now}:  # a name that only one of the two has counts as a difference
+            old = before.get(name)
+            new = now.get(name)
             require(
                 old == new,
                 f"shares in {str(folder)!r} were made with {name}={format_value(old)}, and this command has "
@@ -229,7 +231,7 @@ def status(folder: str | Path) -> pd.DataFrame:
         state = "absent"
         if _is_done(folder, part, file):
             state = "done"
-        elif "/" in file and (folder / file).parent.exists():
+        elif "/" in file and (folder / file).parent.exists():  # the part has a folder of its own
             state = "partial"
         note_file = _note_file(folder, part)
         origin = read_json(note_file) if note_file.is_file() else {}

@@ -102,7 +102,7 @@ def run_on_workers(
     from joblib.parallel import get_active_backend
 
     backend, _ = get_active_backend()
-    # Not every backend hands results over one by one; the others do so at the end.
+    # Some backends cannot return results one by one; these return all of them at the end.
     return_as = "generator_unordered" if backend.supports_return_generator else "list"
     run_parallel = Parallel(n_jobs=n_jobs, prefer=prefer, return_as=return_as)
     yield from run_parallel(delayed(work)(shared, item) for item in items)
@@ -129,15 +129,16 @@ def _run_on_cluster(
         return work(loads(shared_bytes), item)
 
     try:
-        # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
+        # Pickled here: after dask's own serialisation of a torch module, no hook can be added to it.
         (sent,) = client.scatter([dumps(shared)], broadcast=True)
         futures = [client.submit(work_on, sent, item, pure=False) for item in items]
         for _, result in as_completed(futures, with_results=True):
             if isinstance(result, CancelledError):
-                raise result  # the scheduler is gone, and returns this in place of a result
+                raise result  # dask yields this in place of a result if the scheduler is gone
             yield result
     except (CancelledError, CommClosedError, KilledWorker, TimeoutError, TypeError) as error:
-        # Of a scheduler that dies, as_completed itself raises a TypeError, about an error that it tries to unpack.
+        # If the scheduler dies, `as_completed` fails to unpack a CancelledError, and raises a TypeError
+        # that mentions it. Any other TypeError is one of `work`.
         if isinstance(error, TypeError) and "Cancelled" not in str(error):
             raise
         raise InputError(
@@ -255,7 +256,8 @@ def _start_local_cluster(n_jobs: int) -> Any:
     import joblib
     from dask.distributed import LocalCluster
 
-    # By default freed memory is given back at once, too (MALLOC_TRIM_THRESHOLD_), which costs as much as the work.
+    # dask's default, MALLOC_TRIM_THRESHOLD_, returns freed memory at once, which takes as long as the
+    # work itself.
     environment = {**_ONE_THREAD, **_MALLOC}
     dask.config.set({"distributed.nanny.pre-spawn-environ": environment})
     n_workers = joblib.cpu_count() if n_jobs < 0 else n_jobs
@@ -303,6 +305,7 @@ def threads_for(machine: Any) -> Iterator[None]:
 
     n_before = torch.get_num_threads()
     matrices = [] if machine is None else machine.parameters()
+    # True without a machine, which has no matrices.
     if n_before > 1 and all(weights.numel() < _SMALL_MATRIX for weights in matrices):
         torch.set_num_threads(1)
     try:
@@ -447,7 +450,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         pressed.set()
 
-    if threading.current_thread() is not threading.main_thread():  # no other one may handle signals
+    if threading.current_thread() is not threading.main_thread():  # Python allows it no handlers
         yield pressed.is_set
         return
     handler_before = signal.signal(signal.SIGINT, handle_interrupt)
