@@ -56,7 +56,7 @@ def ship(
     origin = {**model.origin, "description": _describe(run)}
     if isinstance(model, HookedLatentTransformer):
         trained = model
-        share = trained.latent_kept
+        share = trained.latent_kept  # of a latent's old value, when a round writes to it
         require(
             share == trained.config.latent_kept,
             f"{name!r} still keeps {share:.2g} of each latent, which no checkpoint stores; train on until its latents "
@@ -91,7 +91,8 @@ def _describe(run: TrainedRun) -> str:
 
 
 def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, seed: int) -> str:
-    """Return the model card, in Markdown.
+    """Return the model card, in Markdown: the template ``card.md`` with the facts of the run. Lines
+    of the template whose fact is empty are left out.
 
     Args:
         run: the run that trained the model.
@@ -150,7 +151,8 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
         losses=losses,
         limits=limits,
     )
-    return re.sub(r"(?m)^- \*\*.*\*\*: \n", "", text)  # what does not apply
+    # A list item "- **name**: " without a text does not apply to this run.
+    return re.sub(r"(?m)^- \*\*.*\*\*: \n", "", text)
 
 
 _N_POINTS = 12  # most evaluations in the table of losses
@@ -158,6 +160,7 @@ _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
 
 def _architecture(run: TrainedRun) -> str:
+    """Return the sizes of a transformer, or the builder and the state of another model, in words."""
     config = run.config
     if not config.machine:
         return (
@@ -231,9 +234,10 @@ def _loss_curve(run: TrainedRun) -> pd.DataFrame:
     if not len(evaluated):
         return pd.DataFrame({"minutes": [], "step": []})
     seconds = evaluated["seconds"]
-    nearest = set()
+    nearest = set()  # a set, because two times may have the same nearest evaluation
     for i in range(1, _N_POINTS + 1):
-        distance = (seconds - seconds.max() * i / _N_POINTS).abs()
+        time = seconds.max() * i / _N_POINTS
+        distance = (seconds - time).abs()
         nearest.add(int(distance.idxmin()))
     chosen = evaluated.loc[sorted(nearest)]
     frame = chosen.drop(columns=["stage", "seconds", "loss", "step"])
@@ -260,8 +264,8 @@ def command(config: TrainingConfig, name: str) -> str:
         for argument, value in config.machine["arguments"].items():
             parts.append(f"{argument}={_toml(value)}")
         module = BUILDERS[builder].__module__
-        if not module.startswith("interp."):
-            parts[1:1] = ["--import", module]
+        if not module.startswith("interp."):  # the command must import the builder first
+            parts[1:1] = ["--import", module]  # after "interp"
     for field, value in changes[nearest].items():
         parts += ["--set", f"{field}={_toml(value)}"]
     return shlex.join(parts)
@@ -276,6 +280,7 @@ def _changed_fields(config: TrainingConfig, preset: TrainingConfig) -> dict[str,
 
 
 def _toml(value: Any) -> str:
+    """Return a value in TOML. Numbers, texts and booleans are written as in JSON."""
     if isinstance(value, dict):
         fields = [f"{key} = {_toml(item)}" for key, item in value.items()]
         return f"{{{', '.join(fields)}}}"
@@ -285,6 +290,12 @@ def _toml(value: Any) -> str:
 
 
 def _stage_text(stage: Stage, task: str) -> str:
+    """Return a stage of the curriculum in words, such as "500 batches of 20 rounds with up to 4 states".
+
+    Args:
+        stage: the stage.
+        task: key of the task, which names the sizes.
+    """
     sizes = []
     for size in catalog.get(task).sizes:
         bound = stage.sizes.get(size.name)

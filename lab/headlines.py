@@ -55,7 +55,7 @@ def _make_row(what: str, value: Interval, beside: str) -> Row:
     Args:
         what: the claim.
         value: its number with the interval.
-        beside: the limit, the baseline or the control.
+        beside: the limit, the baseline or the control with which a reader compares it, in words.
     """
     return {"what": what, **vars(value), "beside": beside}
 
@@ -65,9 +65,10 @@ def _measure_experts(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
     Args:
         model: the model.
-        n_episodes: of each regime.
+        n_episodes: number of episodes of each regime. Slower measurements use a fraction of them.
         seed: seed of the episodes.
     """
+    # The regimes that the model was trained on, each once, with "uniform" first.
     main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
     regimes = list(dict.fromkeys([*main, *_SHIFTED]))  # a model may be trained on a shifted one
     scored = by_regime.evaluate(model, regimes, n_episodes=n_episodes, seed=seed)["regimes"]
@@ -96,8 +97,9 @@ def _list_losses(scored: Scores, regime: str, has_prior: bool) -> list[Row]:
 
     Args:
         scored: every number, by regime, predictor and metric.
-        regime: its name.
-        has_prior: whether the model was trained on other regimes, too.
+        regime: name of the regime.
+        has_prior: whether the model was trained on other regimes, too. The Bayes predictor that
+            knows only the prior of all these regimes is then reported, too.
     """
 
     def value(key: str, metric: str) -> float:
@@ -125,10 +127,10 @@ def _list_late_losses(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
     Args:
         model: the model.
-        n_episodes: how many.
+        n_episodes: number of episodes.
         seed: seed of the episodes.
     """
-    first, *late = WINDOWS
+    first, *late = WINDOWS  # the early window, with which the late ones are compared
     _, n_rounds = WINDOWS[-1]
     lack = describe_lacking_room(model, n_rounds)
     if lack:
@@ -169,6 +171,7 @@ def _list_agreement(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     scored = qlearning.evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
 
     def number(quantity: str, key: str = MODEL) -> Interval:
+        """Return a number of the model, or of the predictor ``key``, over all steps."""
         return scored.get("grid", key, quantity, "all")
 
     def value(quantity: str, key: str = MODEL) -> float:
@@ -187,7 +190,7 @@ def _list_agreement(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         f"{value('disputed', 'chance'):.3f}; {n_disputed} steps"
     )
     beside_entropy = f"floor {value('cross_entropy_floor'):.4f}"
-    described = {
+    described = {  # quantity -> what the row says, and with what it is compared
         "untied": ("grid: agreement, untied steps", beside_untied),
         "random_ties": ("grid: agreement, all steps, random ties", beside_ties),
         "disputed": ("grid: agreement where the tables disagree", beside_disputed),
@@ -248,7 +251,7 @@ def _measure_reachability(model: Machine, n_episodes: int, seed: int) -> list[Ro
             rows.append(_make_row(what, accuracy, ", ".join(others)))
     after = reachability.measure_moved_sets(model, episodes, read, write, seed)
     for move in (reachability.PARENT, reachability.OTHER):
-        is_later = (after["move"] == move) & (after["later"] == 1)
+        is_later = (after["move"] == move) & (after["later"] == 1)  # one round after the move
         (row,) = after[is_later].to_dict("records")
         number = reachability.read_interval(row, "model")
         beside = f"search {row['search']:.2f}"

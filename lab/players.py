@@ -98,6 +98,14 @@ def _draw(
     kind: str,
     rng: np.random.Generator,
 ) -> Algorithm:
+    """Draw an algorithm from a family.
+
+    Args:
+        family: the family.
+        ranges: name of a parameter -> (low, high), or {kind: (low, high)} if the range differs.
+        kind: "soft" or "hard".
+        rng: draws the parameters, each uniformly.
+    """
     parameters = {}
     for name, between in ranges.items():
         low, high = between[kind] if isinstance(between, Mapping) else between

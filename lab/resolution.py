@@ -180,7 +180,7 @@ def _smallest_seen(
         threshold: the share to reach.
     """
     smallest = None
-    for size in reversed(sizes):
+    for size in reversed(sizes):  # from the largest deviation, up to the first that is missed
         if shares[size] < threshold:
             break
         smallest = size
@@ -235,9 +235,10 @@ def sentence(task: str, quick: bool) -> str:
         return ""
     best: dict[str, Resolution] = {}
     for resolution in detected:
-        from_smallest = records[resolution.deviation].sizes.index
+        # Sizes are compared by their rank, since a smaller deviation may have a larger number.
+        rank = records[resolution.deviation].sizes.index
         leader = best.setdefault(resolution.deviation, resolution)
-        if from_smallest(resolution.most) < from_smallest(leader.most):
+        if rank(resolution.most) < rank(leader.most):
             best[resolution.deviation] = resolution
     deviations_seen = []
     for key, resolution in best.items():

@@ -125,10 +125,10 @@ def single_rounds(
         largest: largest scale of a table's values.
     """
     shape = (n_rounds, n_states, n_actions)
-    per_round = (n_rounds, 1, 1)
+    per_round = (n_rounds, 1, 1)  # one number per table
     scale = np.exp(rng.uniform(np.log(0.05), np.log(largest), per_round))
     values = scale * rng.random(shape)
-    is_filled = rng.random(shape) < rng.random(per_round)
+    is_filled = rng.random(shape) < rng.random(per_round)  # another share of each table
     noise = 0.03 * rng.standard_normal(shape)
     is_noisy = rng.random(per_round) < 1 / 3
     tables = values * is_filled + noise * is_noisy
@@ -158,6 +158,7 @@ def _encode(
     """
     layout = model.layout.fit(episodes)
     encoded = layout.encode(episodes)
+    # Random choices, so that the update does not come to depend on them.
     choices = torch.from_numpy(rng.integers(layout.n_outputs, size=episodes.states.shape))
     tokens = layout.put_choice(encoded.tokens, choices)
     return layout, EncodedRounds(tokens, encoded.values.float(), encoded.slots)
@@ -171,8 +172,8 @@ def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: np.ndarra
 
     Args:
         model: the model.
-        scores: its predictions.
-        wanted: the target distributions.
+        scores: its predictions, ``[..., outcome]``: logits or probabilities, by its configuration.
+        wanted: the target distributions, ``[..., outcome]``.
     """
     target = torch.from_numpy(wanted).to(scores)
     if model.config.output == "logits":
@@ -225,11 +226,12 @@ def losses(
     """Return the losses of policy and update in single rounds, against Q-learning.
 
     The squared error of an update is divided by the square of the table's scale if that exceeds the
-    scales of the first steps.
+    scales of the first steps. Otherwise large tables, which come later, would outweigh the others.
 
     Args:
         model: the model.
-        directions: directions that encode the table.
+        directions: directions that encode the values of the states in a latent, ``[state,
+            d_model]``.
         rounds: episodes of one round.
         rng: draws the choices that the model reads.
     """
@@ -237,8 +239,9 @@ def losses(
     fed = encoded.take_round(0)
     directions = directions[: rounds.n_states]
     tables = torch.from_numpy(rounds.q_tables).float()
-    before = tables[:, 0]
+    before = tables[:, 0]  # [episode, state, action]
     after = tables[:, 1]
+    # The latent of an action is the sum of its values in all states, each times the state's direction.
     latents = model.initial(len(rounds), layout) + before.mT @ directions
     scores, next_latents = run_round(model, layout, fed, latents)
     wanted_move = (after - before).mT @ directions
@@ -323,6 +326,7 @@ class Run:
         if self.imitating:
             return self.imitation_losses(n_rounds, n_states, n_actions, rng)
         low, high = _VALUES
+        # The largest value grows geometrically in the first half of the second phase.
         growth = min(1.0, max(0.0, 2 * self.share_of_second_phase))
         largest = low * (high / low) ** growth
         rounds = single_rounds(n_rounds, n_states, n_actions, rng, largest)
@@ -339,7 +343,7 @@ class Run:
             rng: draws the batch.
         """
         regime = _REGIMES[rng.integers(len(_REGIMES))]
-        growth = min(1.0, 3 * self.step / self.n_first)
+        growth = min(1.0, 3 * self.step / self.n_first)  # 1 from a third of the first phase on
         length = 2 + int((_ROUNDS - 2) * growth)
         episodes = tasks.get("qlearning").sample(
             n_rounds // length,
@@ -360,7 +364,7 @@ class Run:
         It warms up, stays constant, and falls to 0 in the second half of the first phase. The
         second phase starts again at a third of it.
         """
-        if self.share_of_second_phase >= 0:
+        if self.share_of_second_phase >= 0:  # in the second phase
             warm_up = min(1.0, (self.step - self.n_first + 1) / 30)
             return _LR / 3 * warm_up * (1 - self.share_of_second_phase)
         warm_up = (self.step + 1) / 30

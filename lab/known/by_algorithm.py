@@ -113,12 +113,12 @@ class Computed(nn.Module):
         super().__init__()
         self.algorithm: Algorithm | None = algorithm
         self.layout = layout
-        self.read = _reader(layout)
+        self.read = _reader(layout)  # decodes tokens into the algorithm's inputs
         task = tasks.get(layout.task)
         episode = task.sample(1, 1, seed=0, **task.sizes_of(layout))
         start = algorithm.initial(episode)
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        numbers: list[float] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of the state's variables, without the batch
+        numbers: list[float] = []  # the initial state, flattened
         for key in algorithm.state:
             value = np.asarray(start[key])[0]
             self.shapes[key] = value.shape
@@ -148,19 +148,19 @@ class Computed(nn.Module):
     def step(
         module: Computed, carried: dict[str, Tensor], fed: EncodedRounds
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run one round; return the prediction and the next state.
+        """Run one round; return the prediction ``[batch, outcome]`` and the next state.
 
         Args:
             module: the module.
-            carried: the state before the round.
-            fed: the encoded round.
+            carried: the state before the round, ``[batch, number]``, under the key ``"state"``.
+            fed: the encoded round, ``[batch, pos]``.
         """
         state = carried[STATE]
         algorithm = module.algorithm
         if algorithm is None:
             scores, next_state = module.random(state, fed)
             return scores, {STATE: next_state}
-        read = algorithm.read(module.read(fed))
+        read = algorithm.read(module.read(fed))  # [batch, round, ...], of a single round
         inputs = {key: value[:, 0] for key, value in read.items()}
         next_parts, values = algorithm.step(module.parts(state), inputs)
         distribution = np.asarray(algorithm.distribution(values), np.float64)
@@ -179,7 +179,7 @@ class Computed(nn.Module):
         for key, shape in self.shapes.items():
             end = start + math.prod(shape)
             value = numbers[:, start:end].reshape(-1, *shape)
-            if self.algorithm.variable(key).kind == "class":
+            if self.algorithm.variable(key).kind == "class":  # used as an index
                 value = np.rint(value).astype(int)
             parts[key] = value
             start = end
@@ -189,7 +189,7 @@ class Computed(nn.Module):
         """Concatenate the algorithm's variables into one tensor with the dtype of ``like``; inverse
         of :meth:`parts`.
         """
-        if not self.shapes:
+        if not self.shapes:  # an algorithm without state carries a single 0
             return torch.zeros_like(like)
         columns = []
         for key in self.shapes:
@@ -210,7 +210,7 @@ class RandomCell(nn.Module):
         self.kind = layout.kind
         self.n_tokens = len(layout.vocabulary)
         self.n_prefix = layout.predict_position + 1
-        width = self.n_tokens + 1  # of a position: its token, one-hot, and its value
+        width = self.n_tokens + 1  # numbers per position: its token, one-hot, and its value
         n_round = layout.n_positions * width
         n_read = n_carried + self.n_prefix * width
         self.enter = _weights(n_round, n_carried)
@@ -220,6 +220,7 @@ class RandomCell(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw weights for which every pre-activation has a variance of about 1."""
+        # Per position the squared norm of the inputs is about 1, since the token is one-hot.
         n_positions = len(self.enter) / (self.n_tokens + 1)
         n_read = len(self.rotation) + self.n_prefix
         drawn = torch.randn(self.rotation.shape).double()
@@ -231,7 +232,12 @@ class RandomCell(nn.Module):
             self.answer.copy_(torch.randn(self.answer.shape) / _WIDTH**0.5)
 
     def forward(self, carried: Tensor, fed: EncodedRounds) -> tuple[Tensor, Tensor]:
-        """Return the prediction (probabilities, or numbers for a real outcome), and the next state."""
+        """Return the prediction (probabilities, or numbers for a real outcome), and the next state.
+
+        Args:
+            carried: the state before the round, ``[batch, number]``.
+            fed: the encoded round, ``[batch, pos]``.
+        """
         tokens = nn.functional.one_hot(fed.tokens, self.n_tokens).to(carried)
         values = fed.values.to(carried).unsqueeze(-1)
         inputs = torch.cat([tokens, values], -1)
@@ -287,6 +293,7 @@ def _read_classes(
 
 
 def _read_advice(layout: ExpertRound, fed: EncodedRounds) -> ExpertEpisodes:
+    """Decode rounds of expert advice: the votes and the true label."""
     votes = [f"p_{i + 1}" for i in range(layout.n_experts)]
     advice = _read_classes(layout, fed, votes, first="q0", n=2)
     truth = _read_classes(layout, fed, ["y"], first="q0", n=2)
@@ -294,6 +301,7 @@ def _read_advice(layout: ExpertRound, fed: EncodedRounds) -> ExpertEpisodes:
 
 
 def _read_transitions(layout: QLearningRound, fed: EncodedRounds) -> MDPEpisodes:
+    """Decode rounds of Q-learning: state, action, reward and next state."""
     states = _read_classes(layout, fed, ["s"], first="s_1", n=layout.n_states)
     actions = _read_classes(layout, fed, ["a"], first="a_1", n=layout.n_actions)
     next_states = _read_classes(layout, fed, ["s'"], first="s_1", n=layout.n_states)
@@ -310,13 +318,14 @@ def _read_transitions(layout: QLearningRound, fed: EncodedRounds) -> MDPEpisodes
 
 
 def _read_searches(layout: ReachabilityRound, fed: EncodedRounds) -> ReachabilityEpisodes:
+    """Decode rounds of reachability: the edges, the root and the two candidates."""
     n = layout.n_nodes
     edges = range(1, layout.n_edges + 1)
     sources = _read_classes(layout, fed, [f"s_{i}" for i in edges], first="n_1", n=n)
     targets = _read_classes(layout, fed, [f"t_{i}" for i in edges], first="n_1", n=n)
     roots = _read_classes(layout, fed, ["r"], first="n_1", n=n)[:, 0]
     candidates = _read_classes(layout, fed, ["c_1", "c_2"], first="n_1", n=n)
-    # A round is read whether or not an answer of it is right.
+    # In the regime "custom", graphs with both candidates equally far from the root would be refused.
     return ReachabilityEpisodes(
         np.stack([sources, targets], -1), roots, candidates, n, 1, regime="a round"
     )

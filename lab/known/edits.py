@@ -51,9 +51,9 @@ def edited(
         model.is_handwired,
         f"{model.name!r} is a learned model; edit a handwired one, whose state is known",
     )
-    first = model.config.d_model
+    first = model.config.d_model  # the memory is in the coordinates from here on
     changed = widened(model, memory) if memory else copy.deepcopy(model)
-    spread = torch.linalg.pinv(changed.state_map).T
+    spread = torch.linalg.pinv(changed.state_map).T  # maps a change of the state to the latents
 
     def write(
         machine: HookedLatentTransformer, latents: Tensor, update: Tensor, slots: Tensor
@@ -92,7 +92,7 @@ def window(model: HookedLatentTransformer, rounds: float) -> HookedLatentTransfo
     """Return the circuit with a sliding window: what a round added is subtracted ``rounds`` rounds
     later.
     """
-    n = _size(model)
+    n = _size(model)  # the memory holds the gains of the last rounds, n numbers each, newest first
 
     def forget(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         gained = (after - before).flatten(1)
@@ -104,6 +104,7 @@ def window(model: HookedLatentTransformer, rounds: float) -> HookedLatentTransfo
 
 
 _CODES = 2**31
+"""Number of values of the hash that seeds noise; as a fraction of it, a hash fits into a latent."""
 
 
 def noisy(model: HookedLatentTransformer, sd: float) -> HookedLatentTransformer:
@@ -117,11 +118,14 @@ def noisy(model: HookedLatentTransformer, sd: float) -> HookedLatentTransformer:
         sd: standard deviation of the noise, in the state's units.
     """
     size = _size(model)
-    factors = torch.arange(7, 7 + size)
+    factors = torch.arange(7, 7 + size)  # any distinct numbers, which weight the digits in the hash
 
     def disturb(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         gained = (after - before).flatten(1)
+        # Rounded after a shift, so that typical gains are not at the boundary between two integers,
+        # where the precision of the computation would decide.
         digits = (1000 * gained + 0.123).round().long()
+        # The hash so far is combined with the digits, and mixed by a linear congruential generator.
         code = (memory[:, 0] * _CODES).round().long()
         code = (31 * code + digits @ factors + 12345) % _CODES
         code = (code * 1103515245 + 12345) % _CODES

@@ -43,7 +43,7 @@ class Majority(nn.Module):
         self.weigh = nn.Linear(width, n_experts, bias=False, dtype=torch.float64)
         experts = torch.eye(n_experts, dtype=torch.float64)
         rounds = torch.ones(n_experts, 1)
-        # rows of weight_ih and of bias_ih: the reset gate, the update gate, the new state
+        # PyTorch stacks the rows of weight_ih and bias_ih: reset gate, update gate, new state.
         both_1 = slice(2 * width, 2 * width + n_experts)
         both_0 = slice(2 * width + n_experts, 3 * width - 1)
         with torch.no_grad():
@@ -51,6 +51,9 @@ class Majority(nn.Module):
                 parameter.zero_()
             _, update, new = self.cell.bias_ih.split(width)
             update.fill_(torch.tensor(decay, dtype=torch.float64).logit())
+            # In units of _SURE, the two weights of a unit add 2 if expert and truth both have its
+            # label, and otherwise 0 or -2. With the bias of -1 its new state is 1 or -1. The last
+            # unit has no weights, so that its new state is always 1.
             new[:-1] = -_SURE
             new[-1] = _SURE
             agreement = _SURE * torch.cat([experts, rounds], 1)

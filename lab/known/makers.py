@@ -70,6 +70,7 @@ def _lapses(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     It is a hash, so that no single number predicts it.
     """
     whole = np.rint(numbers).astype(np.int64)
+    # The constants are arbitrary: they only have to mix the digits of all numbers.
     mixed = whole @ _PRIMES[: whole.shape[-1]] + 2654435
     return np.asarray((mixed * 2654435761 >> 16) % _ONE_IN == 0)
 
@@ -136,15 +137,17 @@ def _bidirectional() -> Algorithm:
 
     def grow(v: Values) -> Any:
         """Return these sets after one more step against the edges."""
-        sets = with_candidates(v)
+        sets = with_candidates(v)  # [..., candidate, node]
         names = np.arange(sets.shape[-1])
         n_edges = v["target"].shape[-1]
+        # Of every candidate and edge: is the edge's target in the set, and which node is its source?
         targets = np.broadcast_to(v["target"][..., None, :], (*sets.shape[:-1], n_edges))
         leads = np.take_along_axis(sets, targets, -1) > 0.5
         is_source = v["source"][..., None, :, None] == names
         return np.maximum(sets, (leads[..., None] & is_source).any(-2))
 
     def meet(v: Values) -> Any:
+        """Return 1 for each candidate whose set has a node that was reached from the root, else 0."""
         reached = v["reached"][..., None, :] > 0.5
         return 1.0 * ((with_candidates(v) > 0.5) & reached).any(-1)
 

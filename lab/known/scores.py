@@ -28,7 +28,10 @@ MARKS = ("right", "undecided", "wrong")
 
 
 def exact_share(hits: ArrayLike) -> Interval:
-    """Return the share of independent ``hits [one]`` with its exact 95 % interval (Clopper and Pearson); NaN of none.
+    """Return the share of hits with its exact 95 % interval (Clopper and Pearson); NaN for none.
+
+    Args:
+        hits: whether each of several independent trials is a hit, ``[trial]``.
 
     >>> print(exact_share([True] * 11))
     1 [0.7151, 1]
@@ -129,6 +132,7 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
             marks = half[f"{question}_mark"]
             is_scored = marks.isin(MARKS)
             for error, right in (("false yes", "no"), ("false no", "yes")):
+                # A false "yes" is possible where "no" is right, and vice versa. Any name can be wrong.
                 can_err = is_scored
                 if question != "algorithm":
                     can_err = is_scored & (half[f"{question}_right"] == right)

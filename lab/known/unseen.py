@@ -68,9 +68,10 @@ class Coded(Computed):
     def __init__(self, algorithm: Algorithm, layout: RoundLayout, code: Code) -> None:
         super().__init__(algorithm, layout)
         self.code = code
-        coded_shape = self.shapes[algorithm.state[0]]
+        coded_shape = self.shapes[algorithm.state[0]]  # only the first variable is encoded
         self.n_coded = math.prod(coded_shape)
         self.n_others = len(self.first) - self.n_coded
+        # The initial state and the random network (of untrained copies) are those of the code.
         no_rounds = torch.zeros(1, 1, dtype=torch.float64)
         self.first = self._carry(self.first[None], no_rounds)[0]
         self.n_carried = len(self.first)
@@ -96,7 +97,13 @@ class Coded(Computed):
         return torch.from_numpy(converted)
 
     def _carry(self, numbers: Tensor, elapsed: Tensor) -> Tensor:
-        """Return what is carried of the state's numbers ``[batch, number]`` after ``elapsed`` rounds."""
+        """Return the numbers that are carried, ``[batch, number]``: the code of the first variable,
+        the other variables and, if the code needs it, the number of earlier rounds.
+
+        Args:
+            numbers: the plain state, ``[batch, number]``.
+            elapsed: the number of earlier rounds, ``[batch, 1]``.
+        """
         plain, others = numbers.tensor_split((self.n_coded,), dim=1)
         columns = [self._convert(self.code.encode, plain, elapsed), others]
         if self.code.with_round:
@@ -110,7 +117,9 @@ class Coded(Computed):
         return torch.zeros(len(carried), 1).double()
 
     def parts(self, state: Tensor) -> dict[str, _Array]:
-        """Return the state's variables, from what is carried."""
+        """Decode the carried numbers ``[batch, number]`` into the algorithm's variables, ``[batch,
+        ...]`` each.
+        """
         carried = state.detach().double()
         elapsed = self._elapsed(carried)
         n_code = carried.shape[1] - self.n_others - int(self.code.with_round)
@@ -119,7 +128,12 @@ class Coded(Computed):
         return super().parts(torch.cat([decoded, others], 1))
 
     def flattened(self, parts: Any, like: Tensor) -> Tensor:
-        """Return the inverse of :meth:`parts`, one round after ``like``."""
+        """Encode the algorithm's variables as carried numbers, ``[batch, number]``.
+
+        Args:
+            parts: the variables after a round, by key.
+            like: the carried numbers before the round, which give the dtype and the round.
+        """
         numbers = super().flattened(parts, like.double())
         return self._carry(numbers, self._elapsed(like) + 1).to(like)
 
@@ -141,6 +155,7 @@ def _draw_rotation(size: int) -> _Array:
 
 
 def _encode_waves(x: _Array) -> _Array:
+    """Encode each log-weight as a point on a circle; 40 hits are one turn."""
     angles = 2 * np.pi * x / (40 * GAIN)
     return np.concatenate([np.cos(angles), np.sin(angles)], 1)
 
@@ -152,6 +167,7 @@ def _decode_waves(c: _Array) -> _Array:
 
 
 def _encode_bits(x: _Array) -> _Array:
+    """Encode each log-weight as its number of hits in six binary digits."""
     hits = np.rint(x / GAIN).clip(0, 63).astype(int)
     bits = hits[..., None] >> np.arange(6) & 1
     return bits.reshape(len(x), -1).astype(float)
@@ -263,7 +279,14 @@ def _code_searches() -> Iterator[Specimen]:
 
 
 def _majority(key: str, update: Equation, *reads: str) -> Algorithm:
-    """Return Weighted Majority with another update of its log-weights."""
+    """Return Weighted Majority with another update of its log-weights.
+
+    Args:
+        key: key of the new algorithm.
+        update: equation of the new log-weights.
+        *reads: keys of variables that this equation reads in addition to ``log_weights`` and
+            ``match`` (1 for each expert that was right).
+    """
     base = experts.weighted_majority(GAIN)
     changes = {"next_log_weights": (("log_weights", "match", *reads), update)}
     return base.make_variant(key, key.replace("_", " "), base.parameters, changes)
@@ -274,12 +297,14 @@ def _capped(v: Values) -> _Array:
 
 
 def _disagreeing(v: Values) -> _Array:
+    """Credit every expert that was right, three times as much if the four votes were tied."""
     is_tied = v["votes"].sum(-1, keepdims=True) == 2
     gains = GAIN * np.where(is_tied, 3, 1)
     return v["log_weights"] + gains * v["match"]
 
 
 def _minority(v: Values) -> _Array:
+    """Credit every expert that was right, the more, the fewer were right."""
     share_right = v["match"].mean(-1, keepdims=True)
     gains = 2 * GAIN * (1 - share_right)
     return v["log_weights"] + gains * v["match"]
@@ -297,6 +322,7 @@ def _winner_only(v: Values) -> _Array:
 
 
 def _squared() -> Algorithm:
+    """Return Weighted Majority that squares its odds before it predicts."""
     base = experts.weighted_majority(GAIN)
     plain: Any = base.variable("prediction").equation
 
@@ -317,7 +343,14 @@ def _every_other() -> Algorithm:
 
 
 def _learner(key: str, next_column: Equation, *reads: str) -> Algorithm:
-    """Return Q-learning with another column of the action taken, that acts as the reference does."""
+    """Return Q-learning with another update of the column of the action taken.
+
+    Args:
+        key: key of the new algorithm.
+        next_column: equation of the column after the round.
+        *reads: keys of variables that this equation reads in addition to ``column``, ``td_error``
+            and ``change`` (what Q-learning would add to the column).
+    """
     base = q_learning()
     changes = {"next_column": (("column", "td_error", "change", *reads), next_column)}
     return base.make_variant(key, key.replace("_", " "), {}, changes)
@@ -330,8 +363,9 @@ def _large_errors(v: Values) -> _Array:
 
 
 def _decaying(v: Values) -> _Array:
+    """Learn with the rate 1 / (1 + visits), so that a value is the mean of its targets."""
     visits_before = (v["visits"] * mark_pair(v)).sum((-1, -2))
-    rate = 10 / (1 + visits_before)
+    rate = 10 / (1 + visits_before)  # relative to the rate .1 that ``change`` contains
     return v["column"] + rate[..., None] * v["change"]
 
 
@@ -366,6 +400,13 @@ def _optimistic() -> Algorithm:
 
 
 def _searching(key: str, next_reached: Equation, *reads: str) -> Algorithm:
+    """Return breadth-first search with another update of its reached nodes.
+
+    Args:
+        key: key of the new algorithm.
+        next_reached: equation of the update.
+        *reads: keys of variables that this equation reads in addition to the usual ones.
+    """
     base = search.breadth_first()
     parents = base.variable("next_reached").parents
     changes = {"next_reached": (tuple(dict.fromkeys((*parents, "reached", *reads))), next_reached)}
@@ -373,6 +414,7 @@ def _searching(key: str, next_reached: Equation, *reads: str) -> Algorithm:
 
 
 def _expand(v: Values) -> _Array:
+    """Return the reached nodes after the round, as breadth-first search computes them."""
     plain: Any = search.breadth_first().variable("next_reached").equation
     return np.asarray(plain(v))
 
@@ -397,6 +439,7 @@ def _low_names(v: Values) -> _Array:
 
 
 def _two_hops_a_round(v: Values) -> _Array:
+    """Expand the reached set twice, along the edges that leave it after the first time, too."""
     once = _expand(v)
     sources = np.broadcast_to(v["source"], v["active"].shape)
     active = (np.take_along_axis(once, sources, -1) > 0.5).astype(float)
@@ -439,7 +482,14 @@ def _specimen(
 
 
 def _encoded(algorithm: Algorithm, code: Code, state: Right = "either") -> Specimen:
-    """Return an algorithm with its state in a code; no affine map reads the state where it is "either"."""
+    """Return an algorithm with its state in another code, with the right answers.
+
+    Args:
+        algorithm: the algorithm.
+        code: the code.
+        state: the right answer to whether an affine map reads the state; "either" for a code that is
+            not affine.
+    """
     right: _Words = {"behaviour": "yes", "state": state, "update": "yes"}
     return _specimen(code.name, in_code(algorithm, code), right, algorithm.key)
 
