@@ -75,8 +75,12 @@ def make_worlds(n: int, seed: int) -> Any:
             self.actions = actions
 
         def step_wait(self) -> Any:
+            """Return observations, rewards, whether the episodes are over, and information, as
+            Stable-Baselines3 expects them.
+            """
             taken = (np.arange(n), self.state, self.actions)
             reward = self.mdps.rewards[taken]
+            # The next state is drawn by inverting the cumulative distribution.
             cumulative = self.mdps.transitions[taken].cumsum(-1)
             draws = self.rng.random((n, 1))
             next_state = (draws > cumulative[:, :-1]).sum(-1)
@@ -90,7 +94,7 @@ def make_worlds(n: int, seed: int) -> Any:
             observation = np.concatenate(parts, 1).astype(np.float32)
             self.state = next_state
             self.t += 1
-            is_over = self.t == N_ROUNDS
+            is_over = self.t == N_ROUNDS  # all worlds end together, and then begin anew
             infos: list[dict[str, Any]] = [{} for _ in range(n)]
             if is_over:
                 infos = [{"terminal_observation": row} for row in observation]
@@ -148,11 +152,15 @@ def read_machine(path: Path) -> Machine:
     """Load a saved agent as a machine that plays rounds of Q-learning."""
 
     def one_hot(fed: Any, label: str, first_token: str, size: int) -> Tensor:
+        """Return which of ``size`` tokens stands at the position ``label``, one-hot, ``[batch,
+        size]``.
+        """
         tokens = fed.tokens[:, LAYOUT.position(label)]
         classes = tokens - LAYOUT.token_ids[first_token]
         return nn.functional.one_hot(classes, size).to(fed.values)
 
     def observe(actor: nn.Module, fed: Any) -> Tensor:
+        """Return the agent's observation of a round, as in training, ``[batch, number]``."""
         state = one_hot(fed, "s", "s_1", N_STATES)
         action = one_hot(fed, "a", "a_1", N_ACTIONS)
         next_state = one_hot(fed, "s'", "s_1", N_STATES)
@@ -160,6 +168,7 @@ def read_machine(path: Path) -> Machine:
         return torch.cat([state, action, next_state, reward], 1)
 
     def observe_nothing(actor: nn.Module) -> Tensor:
+        """Return the observation before the first round: zeros."""
         return next(actor.parameters()).new_zeros(1, N_SEEN)
 
     actor = machines.read_agent(path)
@@ -211,6 +220,7 @@ def explain_choices(name: str, subject: Any, n: int) -> dict[str, Any]:
         row[f"q_{key}"] = fitted[key].median()
         row[f"q_{key}_low"] = fitted[key].min()
         row[f"q_{key}_high"] = fitted[key].max()
+    # Share of the baseline's divergence that the closest Q-learning explains.
     q_nats = explanation.scores["q_learning"].divergences[REGIME].mean()
     baseline_nats = explanation.scores[explanation.baseline].divergences[REGIME].mean()
     row["q_explained"] = 1 - q_nats / baseline_nats

@@ -47,7 +47,7 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     """
     rng = np.random.default_rng(seed)
     changes = rng.random((n_episodes, n_rounds)) < 0.1
-    is_voiced = changes.cumsum(1) % 2
+    is_voiced = changes.cumsum(1) % 2  # switches at every change, [episode, round]
     seconds = np.arange(n_rounds * CHUNK) / RATE
     mean_pitch = rng.uniform(100, 220, (n_episodes, 1))
     vibrato = np.sin(10 * np.pi * seconds)
@@ -57,9 +57,11 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     syllables = np.sin(8 * np.pi * seconds) ** 2
     loudness = syllables * is_voiced.repeat(CHUNK, 1)
     sound = 0.003 * noise
+    # A voice is a sum of harmonics of its pitch, each with its strength in the vowel.
     for k in range(1, 30):
         strength = compute_strength(k * mean_pitch)
         sound += 0.1 * strength * np.sin(k * phase) * loudness
+    # Cut into rounds, each of which also has the last samples of the round before.
     padded = np.pad(sound, ((0, 0), (BEFORE, 0)))
     starts = CHUNK * np.arange(n_rounds)
     samples = starts[:, None] + np.arange(BEFORE + CHUNK)
@@ -96,12 +98,14 @@ class Detector(nn.Module):
         self.conv4 = nn.Conv1d(64, 128, 3, stride=1, padding=1)
         self.lstm_cell = nn.LSTMCell(128, 128)
         self.final_conv = nn.Conv1d(128, 1, 1)
+        # Names differ, but the order of the arrays is the same.
         arrays = published._model.state_dict().values()
         self.load_state_dict(dict(zip(self.state_dict(), arrays, strict=True)))
 
     def features(self, sound: Tensor) -> Tensor:
         """Return the input of the LSTM cell in a round, ``[batch, 128]``."""
         padded = nn.functional.pad(sound, (0, BEFORE), mode="reflect")
+        # Short-time Fourier transform as a convolution; the magnitudes are used.
         real, imaginary = self.stft_conv(padded[:, None]).chunk(2, dim=1)
         x = (real.square() + imaginary.square()).sqrt()
         for convolution in (self.conv1, self.conv2, self.conv3, self.conv4):
@@ -118,6 +122,7 @@ def adapt(detector: Detector) -> Any:
     samples = slice(2, 2 + BEFORE + CHUNK)
 
     def read(module: Detector, h: Tensor, fed: Any) -> Tensor:
+        """Return logits of silence (always 0) and speech, ``[batch, 2]``."""
         return nn.functional.pad(module.voice(h), (1, 0))
 
     return interp.machines.cell(
@@ -164,7 +169,7 @@ def patch_by_hand(
         for r in range(t):
             clean_state = detector.lstm_cell(features(clean, r), clean_state)
             corrupted_state = detector.lstm_cell(features(corrupted, r), corrupted_state)
-        patched_state = (clean_state[0], corrupted_state[1])
+        patched_state = (clean_state[0], corrupted_state[1])  # (h, c): h is patched, c is not
         h, _ = detector.lstm_cell(features(corrupted, t), patched_state)
         return detector.voice(h).sigmoid()[:, 0].numpy()
 
@@ -186,6 +191,7 @@ def patch(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
     clean_h = site.read(clean_latents, silero.layout)
 
     def put(latents: Tensor, hook: Any) -> Tensor:
+        """Hook: return the latents with ``h`` of the clean run."""
         return sites.write(latents, site, silero.layout, clean_h)
 
     patched = interp.rollout(silero, corrupted, fwd_hooks={t: [(site.hook, put)]})
@@ -235,6 +241,8 @@ def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, A
         features = detector.features(sound.flatten(0, 1))
     inputs = features.unflatten(0, sound.shape[:2]).numpy()
     for ago in (2, 6):
+        # The states after each round from `ago` on (counted from 0), and whether there was a voice
+        # `ago` rounds before.
         states = run.latents[:, ago + 1 :].flatten(2).numpy()
         untrained_states = untrained_run.latents[:, ago + 1 :].flatten(2).numpy()
         earlier_speech = episodes.outcomes[:, :-ago, None]

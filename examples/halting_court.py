@@ -51,12 +51,13 @@ def is_closed(reached: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def reach(edges: np.ndarray, roots: np.ndarray, n_rounds: int) -> np.ndarray:
     """Return the nodes within 1, 2, ... steps of the root, ``[episode, round, node]``."""
-    reached = np.eye(N_NODES, dtype=bool)[roots]
+    reached = np.eye(N_NODES, dtype=bool)[roots]  # at first the root alone, [episode, node]
     rows = np.arange(len(edges))[:, None]
     sets = []
     for _ in range(n_rounds):
         starts_in_set = reached[rows, edges[..., 0]]  # [episode, edge]
         reached = reached.copy()
+        # The ends of these edges are reached, too.
         reached[np.nonzero(starts_in_set)[0], edges[starts_in_set][:, 1]] = True
         sets.append(reached)
     return np.stack(sets, 1)
@@ -99,16 +100,18 @@ def make_halting(rule: str) -> Any:
     targets = layout.positions([f"t_{i + 1}" for i in range(N_EDGES)])
 
     def step(module: Halting, carried: dict[str, Tensor], fed: Any) -> Any:
+        """Run one round of the search, and keep the old state where the gate has fired before."""
         latents, halted = carried["set"].unsqueeze(1), carried["gate"]
         prediction, written = module.search.step(latents, fed)
         after = torch.where(halted.unsqueeze(2) > 0.5, latents, written)
         set_before = module.search.read_state(latents).round()
         set_after = module.search.read_state(after).round()
-        is_source_in = set_after.gather(1, fed.tokens[:, sources] - node)
+        is_source_in = set_after.gather(1, fed.tokens[:, sources] - node)  # 0 or 1, [episode, edge]
         is_target_in = set_after.gather(1, fed.tokens[:, targets] - node)
         has_way_out = (is_source_in > is_target_in).any(1)
         n_closed = torch.where(has_way_out, 0, carried["waited"][:, 0] + 1)
         done = module.is_done(set_before, set_after, has_way_out, n_closed).to(halted)
+        # The gate stays at 1 once it has fired.
         gate = torch.maximum(halted, done.unsqueeze(1))
         return prediction, {"set": after[:, 0], "gate": gate, "waited": n_closed.unsqueeze(1)}
 
@@ -151,7 +154,7 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     adjacency = np.zeros((n_episodes, N_NODES, N_NODES))
     adjacency[np.arange(n_episodes)[:, None], edges[..., 1], edges[..., 0]] = 1
     one_hot = np.eye(N_NODES)
-    marks = np.stack([one_hot[roots], one_hot[question_nodes]], 2)
+    marks = np.stack([one_hot[roots], one_hot[question_nodes]], 2)  # [episode, node, 2]
     question = np.concatenate([adjacency, marks], 2).reshape(n_episodes, 1, -1)
     truth = reached[np.arange(n_episodes), question_nodes].astype(int)
     return question.repeat(n_rounds, 1), truth[:, None].repeat(n_rounds, 1)
@@ -161,7 +164,8 @@ def draw_graphs(n_episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw graphs: paths from the root of all lengths, equally often, with further edges backwards.
 
     Returns:
-        Edges ``[episode, edge, 2]``; nodes in the order of the path, the root first.
+        Edges ``[episode, edge, 2]`` as pairs (source, target); and the nodes in the order of the
+        path, the root first, ``[episode, node]``. Nodes beyond the end of the path cannot be reached.
     """
     rng = np.random.default_rng(seed)
     names = rng.permuted(np.tile(np.arange(N_NODES), (n_episodes, 1)), axis=1)
@@ -171,9 +175,10 @@ def draw_graphs(n_episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     source = np.where(is_end, first + 1, first)
     target = np.where(is_end, first, first + 1)
     path = np.stack([source, target], 2)
+    # Edges to an earlier node of the path, or to the same node: they reach nothing new.
     n_back = N_EDGES - N_NODES + 1
     back = np.sort(rng.integers(0, N_NODES, (n_episodes, n_back, 2)), 2)[..., ::-1]
-    places = np.concatenate([path, back], 1)
+    places = np.concatenate([path, back], 1)  # positions in the path, [episode, edge, 2]
     edges = names[np.arange(n_episodes)[:, None, None], places]
     return edges, names
 
@@ -191,21 +196,41 @@ class Loop(nn.Module):
         self.read = nn.Linear(WIDTH, 2)
 
     def is_done(self, z: Tensor) -> Tensor:
+        """Return the probability that the gate stops now, ``[episode]``, from the node states ``z``,
+        ``[episode, node, number]``.
+        """
         summary = torch.cat([z.mean(1), z.amax(1)], 1)
         return self.gate(summary).sigmoid()[:, 0]
 
     def answer(self, z: Tensor, heard: Tensor) -> Tensor:
-        marks = heard[..., -1:]
+        """Return the logits of "no" and "yes", ``[episode, 2]``, from the state of the node in
+        question.
+
+        Args:
+            z: states of the nodes, ``[episode, node, number]``.
+            heard: what each node hears of the question, ``[episode, node, number]``.
+        """
+        marks = heard[..., -1:]  # 1 for the node in question
         return self.read((z * marks).sum(1))
 
 
 class Block(nn.Module):
+    """One round of messages: every node adds up the messages of the nodes with an edge to it, and
+    updates its state by a GRU cell.
+    """
+
     def __init__(self) -> None:
         super().__init__()
         self.send = nn.Linear(WIDTH, WIDTH)
         self.update = nn.GRUCell(WIDTH + 2, WIDTH)
 
     def forward(self, entered: Tensor) -> Tensor:
+        """Return the next states of the nodes, ``[episode, node, number]``.
+
+        Args:
+            entered: for each node its state, and what it hears: which nodes have an edge to it, and
+                whether it is the root or the node in question.
+        """
         z, heard = entered.split([WIDTH, N_HEARD], 2)
         messages = heard[..., :N_NODES] @ self.send(z).relu()
         inputs = torch.cat([messages, heard[..., N_NODES:]], 2)
@@ -309,7 +334,7 @@ def tabulate_witnesses(
     """
     rows = []
     for witness, rounds in witnesses.items():
-        late = rounds - right
+        late = rounds - right  # negative where the witness says "done" too early
         is_never = rounds == N_ROUNDS
         is_late = (late > 0) & ~is_never
         row = {
@@ -396,6 +421,8 @@ def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
     states = run.states[:, 1:].reshape(-1, WIDTH)
     decoded = readout.predict(states).reshape(run.reached.shape)
 
+    # The gates are probabilities of stopping. The witness is the round from which on the loop has
+    # more probably stopped than not.
     p_running = np.cumprod(1 - run.gates, 1)
     flat_states = run.states.reshape(N_EPISODES, N_ROUNDS + 1, -1)
     witnesses = {
@@ -406,7 +433,7 @@ def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
     right = find_first(is_closed(run.reached, run.edges))
 
     is_correct = run.choices == run.outcomes
-    stops = np.minimum(witnesses["gate"], N_ROUNDS - 1)
+    stops = np.minimum(witnesses["gate"], N_ROUNDS - 1)  # the last round if the gate never stops
     correct_at_stop = is_correct[np.arange(N_EPISODES), stops]
     correlation = np.corrcoef(witnesses["gate"], right)[0, 1]
     numbers = {

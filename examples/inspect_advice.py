@@ -110,7 +110,7 @@ def _make_player() -> Any:
     @solver(name="expert_advice_player")
     def player() -> Any:
         async def solve(state: Any, generate: Any) -> Any:
-            session = session_from(state.metadata)
+            session = session_from(state.metadata)  # which asks and interprets, round by round
             name = str(state.sample_id).partition("/")[2]
             records: list[dict[str, Any]] = []
             state.store.set(_RECORDS, records)
@@ -163,8 +163,9 @@ def _make_scorer() -> Any:
     def final_regret() -> Any:
         async def score(state: Any, target: Any) -> Any:
             session = session_from(state.metadata)
+            # The stored replies are fed to a new session, which reads the predictions in them.
             for record in state.store.get(_RECORDS, []):
-                if "reply" in record:
+                if "reply" in record:  # not the record of how the run ended
                     session.feed(record["reply"], record["finish_reason"], record["problem"])
             return Score(
                 value=_compute_regret(session), explanation=f"{len(session.predictions)} rounds"
@@ -217,6 +218,7 @@ def write_traces(log: str | Path, folder: str | Path) -> list[Path]:
         if sample.epoch != 1:
             continue
         header = dict(sample.metadata)
+        # The settings that only Inspect knew when the samples were run.
         sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "max_tokens")}
         header["settings"] = {**header["settings"], **sampling, "model": model}
         path = Path(folder) / folder_of(model) / f"{sample.id}.jsonl"

@@ -55,6 +55,7 @@ def read_prosqa(
         most_edges <= n_edges,
         f"the largest graph has {most_edges} edges, n_edges is {n_edges}; raise it",
     )
+    # `np.resize` repeats the edges of a smaller graph until the list is full.
     edges = np.stack([np.resize(np.array(graph["edges"]), (n_edges, 2)) for graph in graphs])
     candidates = np.array([[graph["target"], graph["neg_target"]] for graph in graphs])
     roots = np.array([graph["root"] for graph in graphs])
@@ -70,6 +71,7 @@ def read_prosqa(
 
 
 def _count_nodes(graph: dict[str, Any]) -> int:
+    """Return the number of node names that a graph needs: 1 plus its largest one."""
     nodes = [graph["target"], graph["neg_target"], graph["root"]]
     for edge in graph["edges"]:
         nodes += edge
@@ -77,6 +79,7 @@ def _count_nodes(graph: dict[str, Any]) -> int:
 
 
 def _load(path: str | Path) -> list[dict[str, Any]]:
+    """Read the file's graphs, a list of dictionaries; refuse a file in another format."""
     try:
         graphs = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -107,12 +110,13 @@ def measure(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
     if name == "reachability-handwired":
         sizes = {"n_nodes": published.n_nodes, "n_edges": published.n_edges}
     model = interp.load(name, **sizes)
-    n_rounds = int(published.depths.max()) + 2
+    n_rounds = int(published.depths.max()) + 2  # one more than the deepest answer needs
     episodes = read_prosqa(
         path, n_rounds, n_nodes=model.layout.n_nodes, n_edges=model.layout.n_edges, seed=seed
     )
     read, write = make_reader_and_writer(model, seed)
     accuracies = answers(model, episodes, read, write, seed)
+    # The first round in which the answer can be known is the one with the depth of the target.
     in_time = accuracies[accuracies["round"] == accuracies["depth"]]
     cells = []
     columns = []

@@ -59,6 +59,10 @@ def begin_trm(module: Any) -> dict[str, Tensor]:
     return {"outputs": y, "latents": z}
 
 
+# Each of the following functions makes a machine. Its source lines are counted in the table, so it
+# contains only what is needed to adapt the model.
+
+
 def trm() -> Any:
     from tiny_recursive_model.mlp_mixer_1d import MLPMixer1D
     from tiny_recursive_model.trm import TinyRecursiveModel
@@ -98,10 +102,17 @@ class Pondering(nn.Module):
         self.block = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Linear(WIDTH, 1)
         self.read = nn.Linear(WIDTH + SAID.n_asked, 2)
+        # So that rows halt after different numbers of passes, though all weights are random.
         self.gate.weight.data *= 6
         self.gate.bias.data -= 2
 
     def forward(self, z: Tensor, heard: Tensor) -> Tensor:
+        """Return the state after at most 12 passes through the block, ``[batch, number]``.
+
+        Args:
+            z: the state before.
+            heard: what is added to the state before each pass, in the same shape.
+        """
         total = z.new_zeros(len(z))
         for _ in range(12):
             live = total < 1
@@ -115,7 +126,9 @@ class Pondering(nn.Module):
 
 
 def goes_on(gates: list[Tensor]) -> Tensor:
-    """Return True for each batch row that runs again, from its gates so far."""
+    """Return True for each batch row whose block runs again, from the gate's logits so far, one
+    tensor ``[batch, 1]`` per pass.
+    """
     total = torch.stack(gates).sigmoid().sum(0)
     return total[:, 0] < 1
 
@@ -153,12 +166,14 @@ class Learner(nn.Module):
 
 
 def embed(module: Any, fed: Any) -> Tensor:
+    """Return a round as two inputs of the model, the question and the answer, ``[batch, 2, width]``."""
     question = module.ask(SAID.before(fed))
     answer = module.hear(SAID.after(fed))
     return torch.stack([question, answer], 1)
 
 
 def read_last(module: Any, y: Tensor, fed: Any) -> Tensor:
+    """Return the prediction from the model's output ``y`` after the question."""
     return module.read(y)
 
 
@@ -196,6 +211,7 @@ def xlstm() -> Any:
 
 
 def gpt2() -> Any:
+    """Return a small random GPT-2 for the tokens of a round; its source lines are not counted."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "initializer_range": 0.5}
@@ -240,6 +256,7 @@ SHIFT = 0.7
 
 
 def shifted(hidden: Tensor, by: float) -> Tensor:
+    """Edit an activation: add numbers from ``-by`` to ``by``, another one to each coordinate."""
     return hidden + by * torch.linspace(-1, 1, hidden.shape[-1])
 
 
@@ -258,12 +275,14 @@ def step_by_hand(
         shift: size of the edit.
     """
     carried = unpack(machine.channels, run.latents[:, t])
+    # Lengths of caches are carried as floats like the rest of the state; the model reads integers.
     for name in machine.channel_of_length:
         length = carried[name].squeeze(-1)
         carried[name] = length.round().long()
     outputs: list[Tensor] = []
 
     def visit(module: Any, args: Any, output: Any) -> Any:
+        """Forward hook: record the output, and replace it if this is the inner run to edit."""
         hidden = output if isinstance(output, Tensor) else output[0]
         outputs.append(hidden.clone())
         if len(outputs) - 1 != which:
@@ -300,12 +319,13 @@ def compare_with_hooks(machine: Any, key: str, part: str, which: int) -> tuple[f
     _, scores = step_by_hand(machine, part, which, run, t=2, shift=SHIFT)
 
     distribution = run.layout.distribution
+    # The edit must change the next round, too, which it reaches only through the carried state.
     unmoved_later = distribution(run.predictions[:, 3])
     moved_later = distribution(edited.predictions[:, 3])
     assert not torch.equal(moved_later, unmoved_later)
 
     cache = run.cache[name][:, 2]
-    has_run = ~cache.flatten(1).isnan().any(1)
+    has_run = ~cache.flatten(1).isnan().any(1)  # NaN where a row had halted before this inner run
     predicted = distribution(edited.predictions[:, 2])
     by_hand = machine.layout.distribution(run.layout.prediction(scores))
     cache_gap = (cache - output)[has_run].abs().max()

@@ -30,6 +30,8 @@ NOISE = np.array([0.1, 10.0])
 
 @dataclass(frozen=True, eq=False)
 class TrackerEpisodes:
+    """Which sensor reads in each round, and its readings."""
+
     sensors: np.ndarray  # which one reads, Int[episode, round]
     readings: np.ndarray  # Float[episode, round]
     regime: str = "even"
@@ -47,6 +49,7 @@ class TrackerEpisodes:
 def sample(
     n_episodes: int, n_rounds: int, *, regime: str = "even", seed: int = 0
 ) -> TrackerEpisodes:
+    """Sample random walks, and noisy readings of them by random sensors."""
     rng = np.random.default_rng(seed)
     sensors = rng.integers(2, size=(n_episodes, n_rounds))
     steps, noise = rng.normal(size=(2, n_episodes, n_rounds))
@@ -59,6 +62,8 @@ def sample(
 
 @dataclass(frozen=True)
 class TrackerRound(RoundLayout):
+    """The tokens of a round, and what is predicted."""
+
     task: ClassVar[str] = "tracker"
     kind: ClassVar[Any] = "normal"  # a prediction is a mean and a log variance
     payload: ClassVar[str | None] = "readings"  # told with the token y
@@ -70,10 +75,10 @@ class TrackerRound(RoundLayout):
         return self
 
     def encode(self, episodes: TrackerEpisodes) -> EncodedRounds:
-        round_tokens = torch.tensor([0, 0, 4, 1, 2, 3])
+        round_tokens = torch.tensor([0, 0, 4, 1, 2, 3])  # indices in the vocabulary; 4 is "sharp"
         tokens = round_tokens.repeat(*episodes.sensors.shape, 1)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        tokens[..., 2] += torch.from_numpy(episodes.sensors)
+        tokens[..., 2] += torch.from_numpy(episodes.sensors)  # 5, "blurred", for sensor 1
         values[..., 4] = torch.from_numpy(episodes.readings)
         return EncodedRounds(tokens, values, torch.zeros(tokens.shape[:2], dtype=torch.long))
 
@@ -82,6 +87,7 @@ def kalman() -> Algorithm:
     """Return the Kalman filter, the best tracker, as an algorithm."""
 
     def update(v: Values) -> np.ndarray:
+        """Return mean and variance of the walk's next position, given the reading."""
         mean = v["mean"] + v["gain"] * (v["reading"] - v["mean"])
         variance = (1 - v["gain"]) * v["variance"] + WALK
         return np.stack([mean, variance], -1)
@@ -90,6 +96,7 @@ def kalman() -> Algorithm:
         return {"belief": np.tile([0.0, START], (len(episodes), 1))}
 
     def predict(v: Values) -> np.ndarray:
+        """Return mean and log variance of the reading, before it is seen."""
         return np.stack([v["mean"], np.log(v["spread"])], -1)
 
     sensor = Variable(
@@ -188,6 +195,7 @@ def make_handwired() -> Any:
     """Return a machine that computes the Kalman filter."""
 
     def step(noise_of: Any, carried: Any, fed: EncodedRounds) -> Any:
+        """Run one round of the Kalman filter; ``noise_of`` maps a sensor to its variance."""
         mean = carried["mean"]
         variance = carried["variance"]
         reading = fed.values[:, 4:5]
@@ -219,8 +227,8 @@ def make_gru(width: int = 8) -> Any:
 
     def step(module: Any, carried: Any, fed: EncodedRounds) -> Any:
         h = carried["h"]
-        sensor = 2 * fed.tokens[:, 2:3] - 9
-        reading = fed.values[:, 4:5] / 2
+        sensor = 2 * fed.tokens[:, 2:3] - 9  # tokens 4 and 5 become -1 and 1
+        reading = fed.values[:, 4:5] / 2  # so that its size is about 1
         prediction = module["read"](torch.cat([h, sensor], 1))
         heard = torch.cat([sensor, reading], 1).to(h)
         return prediction, {"h": module["cell"](heard, h)}
