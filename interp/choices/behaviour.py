@@ -199,16 +199,16 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
     """
     if not acts:
         return {}
-    families = [pd.DataFrame()]  # so that there is something to join if all groups are small
+    families = [pd.DataFrame()]  # so that `concat` works if all groups are small
     machines = []
-    for act in acts:
-        if act.found is None:
+    for group_result in acts:
+        if group_result.found is None:
             continue
-        families.append(act.found.to_frame().assign(**act.group))
-        for name, beside in act.found.beside.items():
+        families.append(group_result.found.to_frame().assign(**group_result.group))
+        for name, beside in group_result.found.beside.items():
             row = beside.measure.row()
-            machines.append({**act.group, "n": act.n, "machine": name, **row})
-    rows = [act.to_frame() for act in acts]
+            machines.append({**group_result.group, "n": group_result.n, "machine": name, **row})
+    rows = [group_result.to_frame() for group_result in acts]
     return {
         "behaviour": pd.concat(rows, ignore_index=True),
         "families": pd.concat(families, ignore_index=True),

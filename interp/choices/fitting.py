@@ -444,7 +444,7 @@ def _group_by_shape(family: Family, batches: Sequence[Any]) -> list[list[int]]:
     Returns:
         For each group, the indices of its batches.
     """
-    # Any member reads the same inputs.
+    # Inputs do not depend on the parameters, so any member of the family will do.
     algorithm = family.make(**{searched.name: searched.grid[0] for searched in family.searched})
     groups: dict[Any, list[int]] = {}
     for number, batch in enumerate(batches):
@@ -468,9 +468,9 @@ def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, f
     """
     points = list_grid_points(searched)
     grid_losses = {point: loss(name_values(searched, point)) for point in points}
-    # One for each combination of the categorical parameters, the lowest loss first.
+    # The best grid point for each combination of the categorical parameters, the lowest loss first.
     leaders = _best_per_choice(searched, grid_losses)
-    # Pairs (loss, point), of which `min` is the best.
+    # Pairs (loss, point), so that `min` returns the pair with the lowest loss.
     candidates = [(grid_losses[point], point) for point in leaders[:_STARTS]]
     lowest_on_grid, _ = candidates[0]
     if lowest_on_grid > 0:  # no point can be better than 0

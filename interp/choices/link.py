@@ -112,7 +112,7 @@ class Link:
             The indices, in the shape of ``p`` without the last axis.
         """
         shares = take_likeliest(np.where(_is_tied(p)[..., None], self.tied, p))
-        is_single = shares.max(-1) == 1  # several outcomes share the probability
+        is_single = shares.max(-1) == 1  # several likeliest outcomes have less than 1 each
         return np.where(is_single, shares.argmax(-1), -1)
 
 
@@ -356,7 +356,7 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bo
         return False
     lowest_temperature = np.exp(_LOG_TEMPERATURES[0])
     is_at_lowest = best.temperature < 1.01 * lowest_temperature
-    if is_at_lowest and not tempered:  # temperature 0 with a lapse rate may fit better still
+    if is_at_lowest and not tempered:  # temperature 0 may fit better, but only with a lapse rate
         return True
     return likelihood.would_lapse(best.temperature)
 
@@ -383,7 +383,7 @@ def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
         nats = likelihood.nats(lapse, temperature)
         candidates.append(_Candidate(nats, lapse, temperature))
     nats, lapse, temperature = min(candidates)  # tuples are ordered by the loss, which is first
-    return _Candidate(nats + HALF_CHI2, lapse, temperature)
+    return _Candidate(nats + HALF_CHI2, lapse, temperature)  # the penalty for having a lapse rate
 
 
 def interpolate_profile_ends(

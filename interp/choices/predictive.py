@@ -264,7 +264,7 @@ def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) ->
     rewards = getattr(episodes, "rewards", None)
     if rewards is not None:
         counted = rewards[episodes.counted]
-        # If every reward is above 0, being above 0 tells no success from a failure.
+        # If every reward is above 0, every choice would be a success, so the mean is the threshold.
         threshold = 0.0 if counted.min() <= 0 else float(counted.mean())
         successes: Array = np.where(episodes.counted, rewards > threshold, np.nan)
         return successes[:, first_asked:]

@@ -171,7 +171,8 @@ def _sum_losses(
     task = catalog.of(episodes)
     targets = goal_of(task).targets(episodes)  # 1 for the choice, [episode, round, outcome]
     p_of_choice = (p * targets).sum(-1)
-    losses = -np.log(np.maximum(p_of_choice, 1e-12)) * episodes.scored
+    finite = np.maximum(p_of_choice, 1e-12)  # so that its log is finite
+    losses = -np.log(finite) * episodes.scored
     rounds = np.bincount(person, episodes.scored.sum(1))
     return np.bincount(person, losses.sum(1)), rounds.astype(int)
 
@@ -267,7 +268,8 @@ def _compute_logits(
     get a large negative logit.
 
     Args:
-        modules: the modules of the cells.
+        modules: the modules of the cells. Each has an embedding of a round (``hear``), a recurrent
+            layer (``core``) and a readout of the prediction (``read``).
         inputs: what the cells read.
     """
     # Each cell's own embedding of the rounds, [episode, round, cell, input].
@@ -298,7 +300,8 @@ def _run_side_by_side(
     """
     first = layers[0]
     n_cells = len(layers)
-    # On the device "meta" it has no weights of its own: they are passed to the call below.
+    # A layer as wide as all cells together. On the device "meta" it has no weights of its own: they
+    # are passed to the call below.
     wide = type(first)(n_cells * first.input_size, n_cells * first.hidden_size, device="meta")
     weights = {}
     for name, weight in first.named_parameters():

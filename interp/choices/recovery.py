@@ -82,7 +82,8 @@ class Recovery(Result):
         table = self.to_frame()
         counts = pd.crosstab(table["family"], table["closest"])
         families = list(dict.fromkeys(table["family"]))
-        only_fitted = counts.columns.difference(families)  # closest for some, true for none
+        # Families that are closest for some player, but that no player has.
+        only_fitted = counts.columns.difference(families)
         return counts.reindex(index=families, columns=[*families, *only_fitted], fill_value=0)
 
     def sets(self) -> pd.DataFrame:
@@ -93,6 +94,7 @@ class Recovery(Result):
         from the best one.
         """
         table = self.to_frame()
+        # The column "set" is a text such as "a, b"; it becomes a column of 0 and 1 per family.
         in_set = (
             table["set"].str.get_dummies(", ").reindex(columns=list(self.each.names), fill_value=0)
         )

@@ -128,6 +128,7 @@ def _converter_for(kind: Any) -> _Converter:
         return _make_list_converter(origin, typing.get_args(kind))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _make_mapping_converter(origin, typing.get_args(kind))
+    # Neither the elements of an array nor the signature of a function are checked.
     if origin in (np.ndarray, Callable):
         return _make_class_converter(origin)
     if type(kind) in (type, ABCMeta):  # an ordinary class; jaxtyping and protocols have their own
@@ -363,7 +364,7 @@ def _describe_parts(origin: Any, parts: tuple[Any, ...]) -> str:
         parts: its parameters, such as ``(str, int)``.
     """
     if origin in _UNIONS:
-        *words, last = dict.fromkeys(describe_type(part) for part in parts)
+        *words, last = dict.fromkeys(describe_type(part) for part in parts)  # each phrase once
         return f"{', '.join(words)} or {last}" if words else last
     if origin is Literal:
         return " or ".join(repr(part) for part in parts)
@@ -539,7 +540,8 @@ def file_path(value: Any, what: str = "path") -> str:
         what: what the path is, for the error message.
     """
     is_path = isinstance(value, str | os.PathLike)
-    fits = is_path and str(value) != "" and "\0" not in str(value)  # no system takes a NUL
+    # No file system accepts a NUL character.
+    fits = is_path and str(value) != "" and "\0" not in str(value)
     require(fits, f"{what} must be a path, got {format_value(value)}")
     longest = max((len(os.fsencode(name)) for name in Path(value).parts), default=0)
     require(
@@ -557,7 +559,7 @@ def find_device(name: Any) -> Any:
 
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(0, device=device)  # fails if the machine lacks the device
     except Exception as error:
         raise InputError(
             f"no device {name!r} on this machine ({str(error).splitlines()[0]}); take cpu"

@@ -398,7 +398,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     source = Path(folder)
     is_file = not source.is_dir()
     folder = source.parent if is_file else source
-    # The newest checkpoint has another name: its folder is the run's, even one that is called "kept".
+    # The newest checkpoint (STATE_FILE) lies in the run's own folder, even if that is called "kept".
     is_kept = is_file and folder.name == KEPT_FOLDER and source.name != STATE_FILE
     if is_kept:  # metrics and record are in the run's folder, one above
         folder = folder.parent
@@ -414,6 +414,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     state.load_weights(model)
     set_recurrence(model, config, progress.step)
     records = [record for _, record in _read_records(folder / METRICS_FILE)]
+    # Without records the table still has its columns.
     metrics = pd.DataFrame(records, columns=None if records else _METRIC_COLUMNS)
     record_file = folder / RECORD_FILE
     return TrainedRun(
@@ -476,7 +477,8 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
     If runs differ in several settings, the label of a run has only the values that most runs do not
     have.
     """
-    settings = [{**asdict(run.config), "seed": None} for run in runs]  # seeds do not count
+    # A different seed is no different setting, so it is left out of the comparison.
+    settings = [{**asdict(run.config), "seed": None} for run in runs]
     first = settings[0]
     differing = [name for name in first if any(values[name] != first[name] for values in settings)]
     most_common_text = {}  # name of a setting -> the text of its value in most runs

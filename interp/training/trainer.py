@@ -121,7 +121,8 @@ def _start_accelerator(device: str, n_processes: int) -> Accelerator:
     """
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
-    # Where rounds have no payloads, the payload embedding gets no gradient.
+    # By default, several processes wait for a gradient of every parameter. Rounds without payloads
+    # (numbers that tokens carry) give the payload embedding none.
     options = DistributedDataParallelKwargs(find_unused_parameters=True)
     accelerator = Accelerator(cpu=on_cpu, kwargs_handlers=[options])
     kind = accelerator.device.type

@@ -82,7 +82,7 @@ def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict
     targets = _targets(episodes)[:, 1:]  # round 0 has none
     loss = _cross_entropy(targets, predictions[:, 1:])
     is_right = episodes.correct(predictions)
-    can_know = np.arange(episodes.n_rounds) >= episodes.depths[:, None]
+    can_know = np.arange(episodes.n_rounds) >= episodes.depths[:, None]  # [episode, round]
     numbers = {
         "cross_entropy": loss,
         "excess": loss - _cross_entropy(targets, targets),
@@ -128,7 +128,7 @@ def _start_matching(model: HookedLatentTransformer) -> None:
     content and copy it. MLPs start small, so that their random outputs do not drown the copies.
     """
     for block in model.blocks:
-        for head in (*block.attn.W_Q, *block.attn.W_V):
+        for head in (*block.attn.W_Q, *block.attn.W_V):  # each [d_model, d_head]
             nn.init.orthogonal_(head)
         _copy_what_matches(block.attn)
         if block.mlp is not None:
