@@ -139,7 +139,8 @@ def judge(player: Player, explanation: ChoiceExplanation, fitted: pd.Series) -> 
 
     A constant guess counts as a fixed bias, since on two arms they are the same. ``asked`` is the
     number of rates and inverse temperatures that the player has, and ``covered`` how many of their
-    intervals contain the true value.
+    intervals contain the true value. ``in_set`` says whether the true family is in the confidence
+    set, and ``size`` is the number of families in it.
 
     Args:
         player: the player.
@@ -190,6 +191,7 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
         start = time.process_time()
         episodes = play(players, n_rounds, first_seed=SEED + 1000 * n_rounds)
         numbers_played = range(0, len(players), every)
+        # The players of a family follow one another in the list, as `groupby` needs it.
         by_family = groupby(numbers_played, key=lambda number: players[number].algorithm.key)
         for key, group in by_family:
             numbers = list(group)
@@ -199,6 +201,7 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
             for i, number in enumerate(numbers):
                 judged = judge(players[number], explanations[i], fits.iloc[i])
                 rows.append({"rounds": n_rounds, "player": number, **judged})
+            # Written after every family, so that little is lost if the run is stopped.
             pd.DataFrame(rows).to_csv(out, index=False, float_format="%.4g")
         seconds = time.process_time() - start
         print(f"{n_rounds} rounds: {seconds:.0f} CPU s", flush=True)  # noqa: T201
@@ -218,7 +221,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
         answer["median size"] = f"{group['size'].median():g}"
         answer["named"] = is_named.sum()
         answer["named wrongly"] = is_wrong.sum()
-        n_asked = group["asked"].sum()
+        n_asked = group["asked"].sum()  # number of intervals
         answer["covered"] = f"{group['covered'].sum() / n_asked:.3f}" if n_asked else ""
         answers.append(answer)
     return pd.DataFrame(answers)

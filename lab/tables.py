@@ -196,10 +196,11 @@ def write(
     tables = TABLES if tables is None else tables
     work = Work(writable(folder), quick)
     items = [(name, table, part) for name, table in tables.items() for part in table.parts(quick)]
-    n_left = Counter(name for name, _, _ in items)
+    n_left = Counter(name for name, _, _ in items)  # unfinished parts of each table
     chosen = share(items, shard)
     for name in run_on_workers(_make_part, work, chosen, n_jobs=n_jobs, scheduler=scheduler):
         n_left[name] -= 1
+        # A table is written once its last part is finished, by a command that computes all parts.
         if n_left[name] == 0 and not shard:
             yield work.join(name, tables[name])
     if shard:

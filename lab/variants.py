@@ -26,9 +26,9 @@ def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
         f"{model.name!r} has LayerNorm; give a model without it",
     )
     d_model = model.config.d_model
-    return transform_residual_stream(
-        model, torch.eye(d_model, d_model + n).to(model.W_E), "wider", f"{n} coordinates added"
-    )
+    # The old coordinates stay what they are; the columns of the new ones are 0.
+    columns = torch.eye(d_model, d_model + n).to(model.W_E)
+    return transform_residual_stream(model, columns, "wider", f"{n} coordinates added")
 
 
 def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTransformer:
@@ -50,6 +50,7 @@ def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTrans
         model.config.normalization_type is None,
         f"{model.name!r} has LayerNorm; give a model without it",
     )
+    # The projection of the residual stream onto the directions from which the state is read.
     onto_state = torch.linalg.pinv(model.state_map) @ model.state_map
     identity = torch.eye(len(onto_state)).to(onto_state)
     columns = identity + (factor - 1) * onto_state

@@ -68,18 +68,19 @@ class Specimen:
 def _specimen(record: Record, rng: np.random.Generator | None) -> Specimen:
     """Return the machine of a record.
 
-    Without ``rng`` it has the record's first size; otherwise a size is drawn between the record's
-    two.
+    Args:
+        record: the record; it has no size, or two sizes, such as the factors of two leaks.
+        rng: draws a size between the two, a whole number if both are; None takes the first one.
     """
-    size = record.sizes[:1]
+    size = record.sizes[:1]  # a tuple, empty if the record has no size
     if rng is not None:
         low, high = sorted(record.sizes)
         if float(low).is_integer() and float(high).is_integer():
             size = (float(rng.integers(int(low), int(high) + 1)),)
         else:
             size = (round(float(rng.uniform(low, high)), 3),)
-    words = {question: getattr(record, question) for question in QUESTIONS}
-    right = {question: word for question, word in words.items() if word}
+    verdicts = {question: getattr(record, question) for question in QUESTIONS}
+    right = {question: verdict for question, verdict in verdicts.items() if verdict}
     key = record.key.format(*size)
     why = record.what.format(*size)
     return Specimen(
@@ -113,6 +114,6 @@ def gallery(task: str, draws: int = 0) -> dict[str, Specimen]:
             if record.sizes:
                 specimens.append(_specimen(record, np.random.default_rng([draw, index])))
     gallery_by_key: dict[str, Specimen] = {}
-    for specimen in specimens:
+    for specimen in specimens:  # the first of equal keys, which have equal sizes
         gallery_by_key.setdefault(specimen.key, specimen)
     return gallery_by_key

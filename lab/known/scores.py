@@ -193,7 +193,9 @@ def _describe_wrong(row: Mapping[Hashable, Any]) -> str:
             low, high = row[f"{question}_low"], row[f"{question}_high"]
             value = row[f"{question}_value"]
             text += f", {row[f'{question}_by']} {value:.3g} [{low:.3g}, {high:.3g}]"
-        right = row[f"{question}_right"]  # "" and NaN (from a file): no family should be named
+        right = row[
+            f"{question}_right"
+        ]  # "", or NaN if read from a file: no family should be named
         right_word = right if isinstance(right, str) and right else "none"
         wrong.append(f"{text}; right is {right_word}")
     return " / ".join(wrong)

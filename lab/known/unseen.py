@@ -462,14 +462,12 @@ def _specimen(
     """Return a machine, or an algorithm as a machine, with its right answers.
 
     Args:
-        key: of the machine.
+        key: key of the machine, unique in its task.
         machine: the machine or the algorithm.
         right: the right answer to each question.
         family: key of the family that must be named; "" for none, None where it is not scored.
     """
-    if isinstance(machine, Algorithm):
-        machine = computed(machine)
-    known = machine
+    known = computed(machine) if isinstance(machine, Algorithm) else machine
     return Specimen(
         key=key,
         task=known.layout.task,
