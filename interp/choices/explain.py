@@ -342,7 +342,8 @@ class ChoiceExplanation(Result):
             figures: module with the package's plotting functions.
         """
         frame = self.to_frame()
-        # The figure's names for the columns; grey rows are those marked as a control.
+        # `figures.intervals` needs the columns "estimate", "low" and "high", and draws rows with a
+        # true "control" in grey.
         drawn = frame.rename(columns={"behind": "estimate", "memoryless": "control"})
         drawn["low"] = frame["behind_low"]
         drawn["high"] = frame["behind_high"]
@@ -410,6 +411,7 @@ class ChoiceExplanation(Result):
         players), n_choices (number of choices) and z (observed minus expected, in units of spread).
         """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
+        # The keys become an index level, and this the column "family"; rows keep their own index.
         return pd.concat(frames, names=["family", None]).reset_index("family")
 
 
@@ -479,7 +481,8 @@ def explain_choices(
     rows = np.flatnonzero(~np.isnan(chosen).all(1))  # the episodes with a choice
     chosen_families = select_families(episodes, families)
     data = ChoiceData(episodes.select(rows), chosen[rows], task.data.first_asked)
-    (scores,) = scores_of_players(data, chosen_families)  # without names, all are one player
+    # The data were made without players, so all choices are those of one player.
+    (scores,) = scores_of_players(data, chosen_families)
     machines = {}
     for name, (trained, untrained) in (beside or {}).items():
         if trained is None:
@@ -506,21 +509,22 @@ def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[
     """
     by_family = score_families(data, families)  # key -> [player]
     any_score = next(iter(by_family.values()))[0]
-    guesses = score_guess(data, n_outcomes=any_score.fitted.shape[-1])
-    columns = [*by_family.values(), guesses]
+    guesses = score_guess(data, n_outcomes=any_score.fitted.shape[-1])  # [player]
+    columns = [*by_family.values(), guesses]  # [family, the guess last][player]
     by_player = [list(scores) for scores in zip(*columns, strict=True)]  # [player][family]
     # Index of each player's best score: that of a family, or the last one, which is the guess's.
-    best_places = []
+    best_indices = []
     for scores in by_player:
         held_out_losses = [score.losses.sum() for score in scores]
-        best_places.append(int(np.argmin(held_out_losses)))
-    for place, family in enumerate(families.values()):
+        best_indices.append(int(np.argmin(held_out_losses)))
+    for index, family in enumerate(families.values()):
         best_scores = {}  # player -> score, for the players whose best family is this one
-        for player, best_place in enumerate(best_places):
-            if best_place == place:
-                best_scores[player] = by_player[player][place]
+        for player, best_index in enumerate(best_indices):
+            if best_index == index:
+                best_scores[player] = by_player[player][index]
+        # One call per family, because a vectorised family is profiled for all players at once.
         for player, score in add_intervals(data, family, best_scores).items():
-            by_player[player][place] = score
+            by_player[player][index] = score
     return by_player
 
 
@@ -589,8 +593,9 @@ def select_families(episodes: Any, families: Sequence[Family] | None) -> Mapping
 def _scale_to_data(family: Family, episodes: Any) -> Family:
     """Return the family with the ranges of its parameters in the units of the data.
 
-    A parameter may have a unit, such as that of the rewards. The values of its grid are divided by
-    the usual size of this quantity in the episodes.
+    A parameter may be per unit of a quantity, such as an inverse temperature per unit of reward.
+    The values of its grid are then divided by the usual size of this quantity in the episodes, so
+    that a family explains rewards in cents as well as rewards in euros.
 
     Args:
         family: the family.
@@ -634,7 +639,8 @@ def explanation_of(
     rows = data.rows(player)
     known = data.known[rows]
     choices = data.choices[rows]
-    # Of equal losses, that of a memoryless family comes first, because it needs less.
+    # The lowest loss comes first. If losses are equal, a memoryless family precedes the others,
+    # because it explains the choices by less.
     ranked = sorted(scores, key=lambda score: (float(score.losses.sum()), not score.memoryless))
     by_family = [sum_units(score.losses, data.units[rows], known) for score in ranked]
     units = np.stack(by_family, axis=1)  # [unit, family]
@@ -700,11 +706,13 @@ def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
     choices = data.choices[rows]
     episodes = data.episodes.select(rows)
     successes = successes_of(episodes, choices, data.first_asked)
-    people = None
+    # "Player" may stand for several participants whose choices are fitted together. The check then
+    # accounts for differences between them.
+    participants = None
     if episodes.participants is not None:
-        _, numbers = np.unique(episodes.participants, return_inverse=True)
-        people = numbers if numbers.max() > 0 else None  # None: all are one participant's
-    return check_predictions(q, choices, known, successes, people, data.offers_in(rows))
+        _, indices = np.unique(episodes.participants, return_inverse=True)
+        participants = indices if indices.max() > 0 else None
+    return check_predictions(q, choices, known, successes, participants, data.offers_in(rows))
 
 
 def _compare_with_machine(
@@ -738,7 +746,8 @@ def _compare_with_machine(
         p = checked_distributions(predictions, episodes)[rows]
         n_outcomes = p.shape[-1]
         n_expected = floor.fitted.shape[-1]
-        # With offers, a family predicts only the offered options: its last axis has other entries.
+        # With offers, the last axis of a family's predictions has offered options, not outcomes, so
+        # the numbers cannot be compared.
         require(
             data.offers is not None or n_outcomes == n_expected,
             f"predictions of a machine must be of the task's {n_expected} outcomes, got {n_outcomes}",
@@ -754,7 +763,7 @@ def _compare_with_machine(
         over_floor=_measure_gain(data, floor, machine),
         over_untrained=over_untrained,
         left=_measure_gain(data, machine, ranked[0]),
-        check=check_player(data, 0, machine.fitted),
+        check=check_player(data, player=0, q=machine.fitted),
     )
 
 
@@ -764,8 +773,8 @@ def _measure_gain(data: ChoiceData, baseline: FamilyScore, score: FamilyScore) -
 
     Args:
         data: the player's choices.
-        baseline: the score of one family of algorithms, usually with the larger loss.
-        score: the score of another family, usually with the smaller loss.
+        baseline: the score of one predictor (a family or a machine), usually with the larger loss.
+        score: the score of another predictor, usually with the smaller loss.
     """
     sums = sum_units(baseline.losses - score.losses, data.units, data.known)
     return _average_per_choice(sums, int(data.known.sum()))
