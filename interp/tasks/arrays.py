@@ -241,7 +241,9 @@ def series(
 ) -> Task:
     """Make a task from a function that returns plain arrays.
 
-    Pass the task to ``interp.tasks.register`` to use it in commands and reports.
+    Pass the task to ``interp.tasks.register`` to use it in commands and reports. To train models on
+    it, first add a training goal with ``dataclasses.replace(task, training=...)``, as in
+    docs/tutorials/series.md.
 
     Args:
         key: key of the task.
