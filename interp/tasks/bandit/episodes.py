@@ -198,6 +198,9 @@ def sample(
     Payoffs and choices have separate random streams, so two players with the same seed face the
     same arms.
 
+    With another number of rounds, the first rounds differ, too. To compare the same episodes at
+    several lengths, sample the longest, and shorten them with ``episodes.first(n_rounds)``.
+
     Args:
         n_episodes, n_rounds, n_arms: numbers of episodes, of rounds per episode, and of arms.
         regime: how the arms pay, a key of :data:`REGIMES`.

@@ -142,6 +142,9 @@ def sample(
     Labels and accuracies have separate random streams, so episodes of two regimes with the same
     seed have the same labels.
 
+    With another number of rounds, the first rounds differ, too. To compare the same episodes at
+    several lengths, sample the longest, and shorten them with ``episodes.first(n_rounds)``.
+
     Args:
         n_episodes, n_rounds, n_experts: numbers of episodes, of rounds per episode, and of experts.
         regime: how accuracies are drawn: the name of a regime in ``REGIMES``, or an

@@ -283,6 +283,9 @@ def sample(
 ) -> MDPEpisodes:
     """Sample episodes in which epsilon-greedy tabular Q-learning acts, each in a new MDP.
 
+    With another number of rounds, the first rounds differ, too. To compare the same episodes at
+    several lengths, sample the longest, and shorten them with ``episodes.first(n_rounds)``.
+
     Args:
         n_episodes, n_rounds: number of episodes, and of rounds per episode.
         n_states, n_actions: numbers of states and of actions of each MDP.
