@@ -106,7 +106,7 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
     ends_early = config.patience > 0 or any(stage.until for stage in config.curriculum)
     kind = "machine" if config.machine else "transformer"
     sizes = [f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes]
-    stages = [_stage_text(stage, config.task) for stage in config.curriculum]
+    stages = [stage_text(stage, config.task) for stage in config.curriculum]
     packages = [f"{package} {version}" for package, version in record["versions"].items()]
     described = _describe(run)
     architecture = _architecture(run)
@@ -289,7 +289,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _stage_text(stage: Stage, task: str) -> str:
+def stage_text(stage: Stage, task: str) -> str:
     """Return a stage of the curriculum in words, such as "500 batches of 20 rounds with up to 4 states".
 
     Args:

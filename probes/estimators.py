@@ -441,7 +441,7 @@ def _fit_by_newton(
     return None
 
 
-def _cross_validate(
+def cross_validate(
     x: Float[Array, "episode round d"],
     folds: Int[Array, " episode"],
     targets: Sequence[tuple[Int[Array, "episode round"], int]],
@@ -500,7 +500,7 @@ def _fit_logistic(
     for target in targets:
         n_classes = int(target.values.max()) + 1
         outputs += [(labels, n_classes) for labels in np.moveaxis(target.values, -1, 0)]
-    fits = iter(_cross_validate(x, folds, outputs))  # one per output, target after target
+    fits = iter(cross_validate(x, folds, outputs))  # one per output, target after target
     results = []
     for target in targets:
         fits_of_target = list(islice(fits, target.values.shape[-1]))

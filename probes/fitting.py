@@ -57,7 +57,7 @@ from probes.values import (
     warn_of_few,
 )
 
-_KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
+KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name."""
 
 _N_UNTRAINED = 2  # untrained copies, of which the best counts (why: docs/method/probes.md)
@@ -795,7 +795,7 @@ def describe_probe(kind: Kind) -> str:
     """Return the name of a kind of probe for use in sentences: "linear probe" for ridge and
     logistic probes, otherwise for example "probe by Lasso".
     """
-    return "linear probe" if kind.name in _KINDS else f"probe by {kind.name}"
+    return "linear probe" if kind.name in KINDS else f"probe by {kind.name}"
 
 
 def _select_kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
@@ -812,10 +812,10 @@ def _select_kind(method: str | Any | None, target: TargetValues | None = None) -
         return LOGISTIC if target.kind == "class" else RIDGE
     if not isinstance(method, str):
         kind = estimators.kind(method)
-    elif method in _KINDS:
-        kind = _KINDS[method]
+    elif method in KINDS:
+        kind = KINDS[method]
     else:
-        raise unknown_name("method", method, _KINDS)
+        raise unknown_name("method", method, KINDS)
     if target is not None and target.kind != "class":
         require(
             not kind.predicts_classes,

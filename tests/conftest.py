@@ -81,13 +81,10 @@ def few_fits() -> Iterator[None]:
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry() -> Iterator[None]:
     """Tasks that a test registers are forgotten after it."""
-    from interp import tasks
-    from interp.core import catalog
-
-    tasks.list_tasks()
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+    with patch.dict("interp.core.catalog.REGISTERED"):
+        yield
 
 
 @pytest.fixture
@@ -97,7 +94,7 @@ def changed_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     from interp.core import catalog
 
     return lambda key, **fields: monkeypatch.setitem(
-        catalog._REGISTERED, key, replace(tasks.get(key), **fields)
+        catalog.REGISTERED, key, replace(tasks.get(key), **fields)
     )
 
 
@@ -105,7 +102,7 @@ def changed_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def builders() -> Iterator[None]:
     """Builders of machines that a test registers are forgotten after it, and it knows no others."""
     with (
-        patch.dict("interp.model.library._BUILT", clear=True),
+        patch.dict("interp.model.library.BUILT", clear=True),
         patch.dict("interp.model.checkpoints.BUILDERS", clear=True),
     ):
         yield

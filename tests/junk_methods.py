@@ -169,8 +169,8 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     yield from (benchmark.BenchmarkResult(({**row, **numbers},)), Channel("h", (3,)))
     yield SweepResult(right()["frame"])
     yield from (learner("gru", model.layout, width=4), interp.load("reachability-handwired").layout)
-    page = junk_records._page()
-    yield from (page, page.sections[0], *page.sections[0].blocks, junk_records._part_of_report())
+    page = junk_records.page_of_every_block()
+    yield from (page, page.sections[0], *page.sections[0].blocks, junk_records.part_of_report())
 
 
 def _played() -> Iterator[Any]:

@@ -7,11 +7,11 @@ that says where the junk goes.
 
 import importlib
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from tests.junk import JUNK, right
 
@@ -132,20 +132,20 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
         known = get_record("wma-handwired")
         builder = lambda n_experts: replace(known.build(n_experts), name="mine")  # noqa: E731
         record = spoiled(replace(known, key="mine", builder=builder, weights=giving(0.0)), draw)
-        with kept(RECORDS), kept(library._HANDWIRED):
+        with patch.dict(RECORDS), patch.dict(library.HANDWIRED):
             circuits.register(record)
             interp.load(record.key, n_experts=2)
 
     def of_method(draw: Random) -> None:
         known = next(iter(methods.METHODS.values()))
-        with kept(methods.METHODS):
+        with patch.dict(methods.METHODS):
             benchmark.register(spoiled(known, draw))
 
     def of_question(draw: Random) -> None:
         from circuits.benchmark.question import QUESTIONS, register_questions
 
         known = next(iter(QUESTIONS.values()))
-        with kept(QUESTIONS):
+        with patch.dict(QUESTIONS):
             register_questions(spoiled(replace(known, key="mine"), draw))
 
     def of_answer(draw: Random) -> None:
@@ -163,12 +163,12 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
             return
 
     def of_page(draw: Random) -> None:
-        spoiled(_page(), draw).html()
+        spoiled(page_of_every_block(), draw).html()
 
     def of_part(draw: Random) -> None:
         from reports.build import write
 
-        write(model, "out", n_episodes=8, n_rounds=10, parts=(spoiled(_part_of_report(), draw),))
+        write(model, "out", n_episodes=8, n_rounds=10, parts=(spoiled(part_of_report(), draw),))
 
     def of_config(draw: Random) -> None:
         spoiled(TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}]), draw)
@@ -215,19 +215,8 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
     }
 
 
-@contextmanager
-def kept(registry: dict[Any, Any]) -> Any:
-    """A registry that afterwards holds what it held."""
-    held = dict(registry)
-    try:
-        yield
-    finally:
-        registry.clear()
-        registry.update(held)
-
-
 @cache
-def _page() -> Any:
+def page_of_every_block() -> Any:
     """A page with one block of every kind."""
     import matplotlib.pyplot as plt
     import pandas as pd
@@ -259,7 +248,7 @@ def _page() -> Any:
 
 
 @cache
-def _part_of_report() -> Any:
+def part_of_report() -> Any:
     part = importlib.import_module("reports.part")
     blocks = importlib.import_module("reports.blocks")
     return part.Part(

@@ -60,7 +60,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
     monkeypatch.delitem(
         sys.modules, "interp.machines.presets", raising=False
     )  # what registers runs in each row anew
-    with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS):
+    with patch.dict(library.BUILT, clear=True), patch.dict(checkpoints.BUILDERS):
         result = invoked(*shlex.split(row["command"]))
     *estimate, refusal = result.output.splitlines()
     assert result.exit_code == 2

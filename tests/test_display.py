@@ -11,9 +11,9 @@ import interp
 import probes
 import reports
 from circuits import compare
-from circuits.benchmark.grading import _COLUMNS, BenchmarkResult
+from circuits.benchmark.grading import BenchmarkResult
 from circuits.compare.response import Cell, ResponsePart
-from interp.core.display import _MAX_ROWS, table_html
+from interp.core.display import table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.interchange import InterchangeResult
@@ -38,13 +38,13 @@ def test_a_line_and_a_table() -> None:
 
 
 def test_a_long_table_says_what_is_left_out() -> None:
-    """A table is cut after ``_MAX_ROWS`` rows, and the caption counts them; a probe's is its measure."""
+    """A table is cut after ten rows, and the caption counts them; a probe's is its measure."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, 6, 8))
     result = probes.fit(x, x @ rng.normal(size=(8, 40)))
     assert result._repr_html_().count("<tr") == 2
     html = table_html("Every number", result.scores())
-    assert html.count("<tr") == 1 + _MAX_ROWS
+    assert html.count("<tr") == 1 + 10
     assert f"of {len(result.scores())} rows" in html
 
 
@@ -96,12 +96,23 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
     assert repr(ResponsePart()) == "number: none."
     empty = ResponsePart().plot()
     assert not empty.axes[0].get_yticklabels()
+    columns = [
+        "subject",
+        "machine",
+        "form",
+        "variant",
+        "seed",
+        "question",
+        "method",
+        "score",
+        "value",
+    ]
     rows = [
         ("s", "m", f, "v", 0, "edges", name, "ap", x)
         for f in "ab"
         for name, x in (("x:state", 0.7), ("y", 0.5))
     ]
-    graded = BenchmarkResult(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
+    graded = BenchmarkResult(tuple(dict(zip(columns, row, strict=True)) for row in rows))
     assert ": x (0.70)" in repr(graded)
     assert graded.plot()._repr_png_().startswith(b"\x89PNG")
     drawing = circuits.build("wma-handwired", n_experts=2).plot()

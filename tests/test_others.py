@@ -70,10 +70,10 @@ def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
     )
     monkeypatch.setattr(workers, "TRUSTED", set())
     monkeypatch.setattr(workers, "_ANSWER_SECONDS", 0.1)
-    workers._require_trusted_host("tcp://127.0.0.1:1")
-    workers._require_trusted_host("localhost:1")
     workers.TRUSTED.add("node1")
-    workers._require_trusted_host("tcp://node1:8786")
+    for trusted in ("tcp://127.0.0.1:1", "localhost:1", "tcp://node1:8786"):
+        work = run_on_workers(pow, 2, [1], scheduler=trusted)
+        refuses("no dask scheduler answers at", list, work)
 
 
 def test_an_episode_without_a_right_answer_is_refused():

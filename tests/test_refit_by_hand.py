@@ -65,7 +65,7 @@ def joined(a, b, r):
     ],
 )
 def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(n, n_folds, width):
-    assert refit._inflation(n, n_folds) == pytest.approx(width)
+    assert refit.inflation(n, n_folds) == pytest.approx(width)
 
 
 def test_episodes_count_by_how_much_of_the_target_varies_in_them():
@@ -78,10 +78,10 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     assert refit.effective_sample_size([1.0, 1, 0, 0]) == 2
     outputs = [[1.0, 1], [2, 0], [0, 2]]  # they are summed
     assert refit.effective_sample_size(outputs) == pytest.approx(3)
-    inflation = refit._inflation(9, 3, n_effective=3.0)
+    inflation = refit.inflation(9, 3, n_effective=3.0)
     t = stats.t.ppf(0.975, 2)
     assert inflation == pytest.approx(t * sqrt(2.5) * 3 / 2)
-    refuses(r"more than 1 effective episode, got 1\.0", refit._inflation, 9, 3, n_effective=1.0)
+    refuses(r"more than 1 effective episode, got 1\.0", refit.inflation, 9, 3, n_effective=1.0)
     # One episode of four holds all that varies: h is that of two.
     losses = np.array([1.0, 0, 0, 1])
     references = np.array([4.0, 0, 0, 0])
@@ -126,9 +126,9 @@ def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
 
 
 def test_sizes_without_an_interval_are_refused():
-    refuses("at least 2 episodes, got 1", refit._inflation, 1, 2)
-    refuses("folds of 4 episodes are 2 to 4, got 1", refit._inflation, 4, 1)
-    refuses("are 2 to 4, got 5", refit._inflation, 4, 5)
+    refuses("at least 2 episodes, got 1", refit.inflation, 1, 2)
+    refuses("folds of 4 episodes are 2 to 4, got 1", refit.inflation, 4, 1)
+    refuses("are 2 to 4, got 5", refit.inflation, 4, 5)
 
 
 def test_totals_by_hand():

@@ -16,7 +16,7 @@ from tests.shapes import Shaped, shape_names
 def test_another_shape_or_kind_is_refused(y, folds):
     """A number of rounds or of episodes that differs between arguments, and floats where classes are expected."""
     with pytest.raises(TypeCheckError):
-        estimators._cross_validate(np.zeros((4, 3, 2)), np.zeros(folds, int), [(y, 2)])
+        estimators.cross_validate(np.zeros((4, 3, 2)), np.zeros(folds, int), [(y, 2)])
 
 
 def test_what_says_shapes_is_wrapped_and_nothing_else():

@@ -39,7 +39,7 @@ def tracker(monkeypatch):
     example = importlib.import_module("tracker")
     goal = TrainingGoal(targets=lambda episodes: episodes.readings[..., None])
     monkeypatch.setitem(
-        catalog._REGISTERED, "tracker", replace(example.TRACKER, training=lambda: goal)
+        catalog.REGISTERED, "tracker", replace(example.TRACKER, training=lambda: goal)
     )
     return example
 
@@ -58,7 +58,7 @@ def of_means(tracker, monkeypatch):
     task = replace(
         catalog.get("tracker"), data=replace(tracker.TRACKER.data, layout=MeanRound, losses=losses)
     )
-    monkeypatch.setitem(catalog._REGISTERED, "tracker", task)
+    monkeypatch.setitem(catalog.REGISTERED, "tracker", task)
     return MeanRound()
 
 

@@ -16,7 +16,7 @@ import interp
 import probes
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
-from interp.support.workers import _LOCAL, one_thread, run_on_workers, share
+from interp.support.workers import one_thread, run_on_workers, share
 from interp.tasks import experts
 from tests.refusals import refuses
 
@@ -38,7 +38,7 @@ def refuse(shared: None, item: int) -> int:
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_no_result(tmp_path: Path) -> None:
     """Two real processes; the one that is killed with -9 is replaced, and every item is done."""
-    assert sorted(run_on_workers(dies_once, tmp_path, range(8), n_jobs=2, scheduler=_LOCAL)) == [
+    assert sorted(run_on_workers(dies_once, tmp_path, range(8), n_jobs=2, scheduler="local")) == [
         i**2 for i in range(8)
     ]
     assert (tmp_path / "killed").exists()
@@ -53,7 +53,7 @@ def test_processes_run_a_models_hooks() -> None:
         model, episodes, ["votes"], sites="resid_post", n_jobs=2, scheduler=""
     ).to_frame()
     there = probes.sweep(
-        model, episodes, ["votes"], sites="resid_post", n_jobs=2, scheduler=_LOCAL
+        model, episodes, ["votes"], sites="resid_post", n_jobs=2, scheduler="local"
     ).to_frame()
     pd.testing.assert_frame_equal(here, there)
 
@@ -114,7 +114,7 @@ def test_processes_evaluate_a_model_part_by_part(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform", "drift"])
     model = interp.load("wma-handwired", n_experts=2)
     here, there = (
-        suite.evaluate(model, n_episodes=30, n_jobs=2, scheduler=s).tables for s in ("", _LOCAL)
+        suite.evaluate(model, n_episodes=30, n_jobs=2, scheduler=s).tables for s in ("", "local")
     )
     assert list(here) == list(there)
     for name, table in here.items():

@@ -98,11 +98,11 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
     columns = {"step": run.step, "seed": run.config.seed}
     return {
         "measures": pd.DataFrame(rows).assign(**columns),
-        "algorithms": _score_algorithms(model, episodes).assign(**columns),
+        "algorithms": score_algorithms(model, episodes).assign(**columns),
     }
 
 
-def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
+def score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
     """Return a table of how far the model's predictions are from those of each algorithm of the
     task.
 

@@ -272,7 +272,7 @@ def stitch(
             else:  # the copy receives them
                 supplier, receiver_of_latents = source, receiver.with_model(copy)
                 names = source.name, name_of_copy
-            mapped = _map_latents(
+            mapped = map_latents(
                 supplier, receiver_of_latents.target, budget, supplied=_WITH_ROUND, ridge=ridge
             )
             control = receiver_of_latents.score(
@@ -297,11 +297,9 @@ def _stitch_one_way(source: Participant, receiver: _Receiver, ridge: float) -> l
     target, budget = receiver.target, receiver.budget
     names = source.name, target.name
     everything, test = slice(None), receiver.test  # controls are scored on test episodes alone
-    plain = _map_latents(source, target, budget, supplied=(), ridge=ridge)
-    helped = _map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
-    shuffled = _map_latents(
-        source, target, budget, supplied=_WITH_ROUND, ridge=ridge, shuffled=True
-    )
+    plain = map_latents(source, target, budget, supplied=(), ridge=ridge)
+    helped = map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
+    shuffled = map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge, shuffled=True)
     return [
         receiver.score(names, plain, everything),
         receiver.score(names, helped, everything, supplied=_WITH_ROUND),
@@ -477,7 +475,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
 
     def sum_divergence(ridge: float) -> float:
         """Return the divergence of the receiver's runs from mapped latents, with this penalty."""
-        mapped = _map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
+        mapped = map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
         return float(
             _measure_divergence(target, mapped, expected=receiver.expected, budget=budget).sum()
         )
@@ -616,7 +614,7 @@ def _score_worst_band(
     return scores[worst], (budget.at[first], budget.at[last])
 
 
-def _map_latents(
+def map_latents(
     source: Participant,
     target: Participant,
     budget: Budget,

@@ -20,14 +20,15 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.lazy import entry
 from interp.support.provenance import replaced_tasks, temporarily_register
 
-_REGISTERED: dict[str, Task] = {}
+REGISTERED: dict[str, Task] = {}
+"""Tasks that users registered, by key. Delete an entry to register a changed record of its key."""
 
 
 def list_tasks() -> tuple[Task, ...]:
     """Return all tasks: first those that this package ships, in alphabetical order of their
     folders, then those that users registered.
     """
-    return tuple({**_load_tasks(), **_REGISTERED}.values())
+    return tuple({**_load_tasks(), **REGISTERED}.values())
 
 
 @cache
@@ -127,10 +128,10 @@ def register(task: Task) -> Task:
     registered_keys = {known.key for known in list_tasks()}
     key = task.key
     require(key not in registered_keys, f"a task {key!r} is registered already; choose another key")
-    _REGISTERED[key] = task  # before the check, which looks tasks up by their key
+    REGISTERED[key] = task  # before the check, which looks tasks up by their key
     try:
         entry("task_checks").check_task(task)
     except BaseException:  # also if the user interrupts the check
-        del _REGISTERED[key]
+        del REGISTERED[key]
         raise
     return task

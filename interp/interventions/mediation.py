@@ -66,7 +66,8 @@ _ORDER_IN_LAYER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
 @dataclass(frozen=True, eq=False)
-class _Routes:
+@checked_fields
+class Routes:
     """Decides which sites lie between the causes (the sites that are set to their values in the
     source) and the outcome that is read.
 
@@ -666,7 +667,7 @@ class _CauseSwap:
         self.cause_edits = [Edit(place, source_run) for place in causes]
         self.rounds = rounds
         self.settings = provenance(model, rounds=rounds, decoded=is_decoded)
-        self.routes = _Routes(
+        self.routes = Routes(
             model=model,
             layout=base_run.layout,
             causes=[place.site for place in causes],

@@ -35,7 +35,7 @@ from interp.llm.schemes import (
 from interp.results.measure import Result
 from interp.stats.intervals import mean_interval
 from interp.support.caches import fill_cache
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
@@ -56,7 +56,8 @@ _TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
-class _OpenedRollout:
+@checked_result
+class OpenedRollout:
     """The predictions and activations of a language model in a batch of episodes.
 
     Attributes:
@@ -297,9 +298,7 @@ class Opened:
         blocks = range((n_blocks - 1) % every, n_blocks, every)
         return ("embed.hook_out", *(f"blocks.{block}.hook_out" for block in blocks))
 
-    def play(
-        self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8
-    ) -> _OpenedRollout:
+    def play(self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8) -> OpenedRollout:
         """Play episodes, and record the activations of hooks at a few positions of every round.
 
         The positions have labels: "answer" (where the answer begins), "Expert_A", ... (the experts'
@@ -334,7 +333,7 @@ class Opened:
             for activations in cache.values():  # no count stands before the first round
                 activations[:, 0, len(positions) :] = torch.nan
             positions += [f"count_{letter}" for letter in expert_letters(episodes.n_experts)]
-        return _OpenedRollout(
+        return OpenedRollout(
             torch.cat(predictions), cache, tuple(positions), episodes, settings=self._settings()
         )
 

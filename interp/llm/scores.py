@@ -47,7 +47,7 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Function from episodes to P(y=1), ``[episode, round]``; adds another model to the comparison."""
 
 
-def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
+def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     """Return the regret after each round that was played, Float[round]: the model's mistakes so far
     minus those of the best expert so far.
 
@@ -128,7 +128,7 @@ def score(
         # Every group twice: a missing prediction as a mistake, and its round left out.
         for missing in ("wrong", "skipped"):
             group = {**names, "missing": missing}
-            regrets = [_run_regret(run, missing) for run in members]
+            regrets = [run_regret(run, missing) for run in members]
             curves.append(_compute_curve(regrets, group, seed))
             finals.append({**group, **_compute_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):

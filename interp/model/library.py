@@ -55,7 +55,8 @@ class ModelRecord:
         return all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges)
 
 
-_HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., Machine]]] = {}
+HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., Machine]]] = {}
+"""Handwired models that :func:`register` added: name -> record and the function that builds it."""
 
 
 def register(name: str, description: str, task: str, load: Callable[..., Machine]) -> None:
@@ -69,10 +70,13 @@ def register(name: str, description: str, task: str, load: Callable[..., Machine
             memory limit) and the user's keyword arguments.
     """
     record = ModelRecord(name, kind="handwired", description=description, task=task)
-    _HANDWIRED[name] = record, load
+    HANDWIRED[name] = record, load
 
 
-_BUILT: dict[str, ModelRecord] = {}
+BUILT: dict[str, ModelRecord] = {}
+"""Models that :func:`register_machine` added, by name. Their builders are in
+``interp.model.checkpoints.BUILDERS``.
+"""
 
 
 @checked
@@ -110,7 +114,7 @@ def register_machine(
     from interp.model.checkpoints import BUILDERS
 
     BUILDERS[name] = build
-    _BUILT[name] = ModelRecord(name, kind="built", description=description, task=task)
+    BUILT[name] = ModelRecord(name, kind="built", description=description, task=task)
 
 
 def handwired_models(task: str) -> tuple[str, ...]:
@@ -121,7 +125,7 @@ def handwired_models(task: str) -> tuple[str, ...]:
 def _list_loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
     """Return the handwired models by name, each as (record, function that builds it)."""
     entry("circuits")  # importing it registers its handwired models
-    return _HANDWIRED
+    return HANDWIRED
 
 
 def models() -> list[ModelRecord]:
@@ -133,7 +137,7 @@ def models() -> list[ModelRecord]:
     records = [record for record, _ in _list_loaders().values()]
     for path in sorted(SHIPPED.glob("*/config.json")):
         records.append(_read_record(path.parent))
-    records += _BUILT.values()
+    records += BUILT.values()
     tasks = [task.key for task in catalog.list_tasks()]
     # A checkpoint may be of a task that this program has not registered.
     registered = [record for record in records if record.task in tasks]
@@ -165,12 +169,12 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
     settings = [f"{key}={value}" for key, value in arguments.items()]
     _LOG.info("loading %s", " ".join([name, *settings]))
     if name in _list_loaders():  # a handwired circuit
-        _, build = _HANDWIRED[name]
+        _, build = HANDWIRED[name]
         return build(max_gb=max_gb, **arguments)
     from interp.model.checkpoints import build_registered, load_checkpoint
 
-    if name in _BUILT:
-        return build_registered(name, arguments, _BUILT[name].task)
+    if name in BUILT:
+        return build_registered(name, arguments, BUILT[name].task)
     folder = _find_checkpoint(name)
     if arguments:
         raise _arguments_error(name, _read_record(folder), arguments)

@@ -255,7 +255,7 @@ class HookedLatentTransformer(LensSurface):
         """
         if blocks is None:
             # Narrow blocks leave out heads that write only zeros; a past has the keys of all heads.
-            blocks = _plain_blocks(self, narrow=past is None)
+            blocks = plain_blocks(self, narrow=past is None)
         running: Sequence[Any] = (blocks or self.blocks)[layer:stop]
         if past is None:
             past = itertools.repeat(None, len(running))
@@ -362,7 +362,7 @@ class HookedLatentTransformer(LensSurface):
         another action, only the positions from the choice on are computed again.
         """
         with self.lock:
-            blocks = _plain_blocks(self)
+            blocks = plain_blocks(self)
             is_quiet = self.is_quiet()
         if blocks is None:
             return self.step
@@ -706,7 +706,7 @@ def _cut_past(past: KeyValues, n_positions: int) -> KeyValues:
     return KeyValues(past.past_keys[:, :n_positions], past.past_values[:, :n_positions])
 
 
-def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[PlainBlock] | None:
+def plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[PlainBlock] | None:
     """Return the model's blocks in their quicker form, without modules and hook points, with the
     current weights.
 

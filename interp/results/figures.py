@@ -451,7 +451,7 @@ def draw_cells(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: s
     Returns:
         The image that ``imshow`` returns.
     """
-    cmap = _DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
+    cmap = DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
     image = axes.imshow(grid, cmap=cmap, norm=norm, aspect=aspect, interpolation="none")  # type: ignore[arg-type]
     axes.grid(False)
     axes.tick_params(length=0)
@@ -493,7 +493,7 @@ def _make_colour_map(negative: str | None, positive: str) -> Colormap:
 
 
 SEQUENTIAL = _make_colour_map(None, "blue")
-_DIVERGING = _make_colour_map("vermilion", "blue")
+DIVERGING = _make_colour_map("vermilion", "blue")
 
 
 @in_house_style

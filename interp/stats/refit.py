@@ -69,7 +69,7 @@ With 16 features, the coverage of R2 was 90 and 92 % at 1.1 episodes per feature
 _MAX_LOG_WIDTH = 100.0  # half widths of a log beyond this are cut, so that no bound overflows
 
 
-def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
+def inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
     """Return the half width of a 95 % interval as a multiple of the standard error that ignores the
     refitting.
 
@@ -81,7 +81,7 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
         n_effective: the effective number of episodes, which is smaller if few episodes make up most
             of the reference losses (:func:`effective_sample_size`); ``n_episodes`` when None.
 
-    >>> round(_inflation(8, 5), 3), round(_inflation(64, 5), 3), round(_inflation(64, 5, n_effective=8), 3)
+    >>> round(inflation(8, 5), 3), round(inflation(64, 5), 3), round(inflation(64, 5, n_effective=8), 3)
     (4.054, 3.045, 4.054)
     """
     require(
@@ -403,7 +403,7 @@ class _LogInterval:
                 most 1; otherwise "skill" or "ratio".
             smallest: loss that is assumed in one episode, for a bound, if all losses are 0.
             width: half width of the interval as a multiple of the standard error that ignores the
-                refitting; when None, that of :func:`_inflation`.
+                refitting; when None, that of :func:`inflation`.
         """
         episode_losses = _sum_per_episode(losses)
         episode_references = _sum_per_episode(references)
@@ -420,7 +420,7 @@ class _LogInterval:
             )
         factor = width
         if factor is None:
-            factor = _inflation(n_episodes, n_folds, effective_sample_size(episode_references))
+            factor = inflation(n_episodes, n_folds, effective_sample_size(episode_references))
         loss = float(episode_losses.sum())
         reference = float(episode_references.sum())
         nothing = np.zeros(n_episodes)

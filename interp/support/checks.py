@@ -764,7 +764,7 @@ def _find_memory() -> tuple[float, str]:
     # Pairs (bytes, phrase before the number in a message), of which the least is returned.
     bounds = [
         (machine_bytes, "this machine has"),
-        (_container_bytes(), "its container (cgroup) has"),
+        (container_bytes(), "its container (cgroup) has"),
     ]
     try:
         import resource
@@ -778,7 +778,7 @@ def _find_memory() -> tuple[float, str]:
 
 
 @cache
-def _container_bytes(root: str = "/") -> float:
+def container_bytes(root: str = "/") -> float:
     """Return the smallest memory limit, in bytes, of this process's control groups (cgroups);
     infinity if there is none.
 

@@ -82,13 +82,13 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         momentum = state["momentum"].mul_(_MOMENTUM).add_(gradient)
         # Nesterov momentum: the gradient is added to the momentum once more, ahead of the next step.
-        update = _orthogonalise(gradient + _MOMENTUM * momentum)
+        update = orthogonalise(gradient + _MOMENTUM * momentum)
         # An orthogonal [rows, columns] matrix has the root mean square 1 / sqrt(max(rows, columns)).
         rate = _ADAM_RMS * lr * max(parameter.shape[-2:]) ** 0.5
         parameter.mul_(1 - lr * weight_decay).add_(update, alpha=-rate)
 
 
-def _orthogonalise(
+def orthogonalise(
     matrix: Float[Tensor, "*stack rows columns"],
 ) -> Float[Tensor, "*stack rows columns"]:
     """Return approximately ``U V^T`` of each matrix's singular value decomposition, by

@@ -376,7 +376,7 @@ class TrainingLoop:
         """
         earlier_stages = self.config.curriculum[: self.progress.stage]
         planned_step = sum(stage.steps for stage in earlier_stages) + self.progress.stage_step
-        factor = _schedule(planned_step, self.config)
+        factor = schedule(planned_step, self.config)
         rates = (self.config.lr, self.config.muon_lr)  # not strict below: there may be no Muon
         for optimizer, rate in zip(self.optimizers, rates, strict=False):
             for group in optimizer.param_groups:
@@ -456,7 +456,7 @@ class TrainingLoop:
         progress.best_epoch_loss = math.inf
 
 
-def _schedule(step: int, config: TrainingConfig) -> float:
+def schedule(step: int, config: TrainingConfig) -> float:
     """Return the factor of the learning rate at a step: a linear warm-up to 1, then a decay to 0,
     which is linear in the second half of the run or follows a cosine (field ``decay``).
 

@@ -328,7 +328,7 @@ def _change_view(query: str, parts: dict[str, str]) -> View:
     return replace(current, **changed)
 
 
-def _make_app(explorer: Explorer, token: str) -> Any:
+def make_app(explorer: Explorer, token: str) -> Any:
     """Return the explorer's web application (ASGI).
 
     Args:
@@ -495,7 +495,7 @@ class Served:
             "access_log": False,
             "http": Patient,
         }
-        app = _make_app(self.explorer, self.token)
+        app = make_app(self.explorer, self.token)
         self._server = uvicorn.Server(uvicorn.Config(app, **settings))
 
     def __repr__(self) -> str:

@@ -116,7 +116,7 @@ def measure(device: str = "cpu") -> pd.DataFrame:
             else mean.view(shape)
         )
         seconds = [_seconds(theirs), _seconds(ours)]
-        with patch.object(round_patcher, "_CHUNK_CPU", round_patcher._CHUNK_ACCELERATOR):
+        with patch.object(round_patcher, "_CHUNK_CPU", 65_536):
             operations = [_operations(theirs), _operations(ours)]
         rows.append(
             {

@@ -16,7 +16,7 @@ from interp.llm.loading import load
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import CONDITIONS, Condition, Message
-from interp.llm.scores import _run_regret, note_table, references, score
+from interp.llm.scores import note_table, references, run_regret, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
@@ -89,7 +89,7 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
             assert sure.any()
             assert np.array_equal(predictions[sure], library[sure])
         assert np.array_equal(
-            np.stack([_run_regret(llm_run) for llm_run in runs]), regret(predictions, episodes)
+            np.stack([run_regret(llm_run) for llm_run in runs]), regret(predictions, episodes)
         )
 
 
@@ -114,7 +114,7 @@ def test_scores_have_bands_baselines_and_other_models(played: Callable[..., list
     wrong = mine[mine.missing == "wrong"]
     for condition, group in wrong.groupby("condition"):
         assert ends[condition] == group["mean"].iloc[0]
-    regrets = np.stack([_run_regret(llm_run) for llm_run in runs if llm_run.condition == NOTE_ONLY])
+    regrets = np.stack([run_regret(llm_run) for llm_run in runs if llm_run.condition == NOTE_ONLY])
     row = wrong[wrong.condition == NOTE_ONLY.name].iloc[0]
     assert row["std"] == regrets[:, -1].std()
     assert row["mean"] == regrets[:, -1].mean()
@@ -134,9 +134,9 @@ def test_missing_predictions_are_scored_both_ways_and_never_as_zero(
         predictions=np.array([np.nan, 0.0, np.nan, 1.0]),
     )
     # Losses: A 0 0 1 1, others 1 1 0 0. Wrong: own 1 1 2 2 against 0 0 1 2; skipped: own 0 0 0 0 against 0 0 0 1.
-    assert _run_regret(napkin, "wrong").tolist() == [1, 1, 1, 0]
-    assert _run_regret(napkin, "skipped").tolist() == [0, 0, 0, -1]
-    refuses("unknown treatment of missing predictions 'zero'", _run_regret, napkin, "zero")
+    assert run_regret(napkin, "wrong").tolist() == [1, 1, 1, 0]
+    assert run_regret(napkin, "skipped").tolist() == [0, 0, 0, -1]
+    refuses("unknown treatment of missing predictions 'zero'", run_regret, napkin, "zero")
 
 
 def test_an_agent_that_is_always_malformed_is_all_missing(

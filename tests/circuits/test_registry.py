@@ -5,6 +5,7 @@ Circuits from outside the package are registered by a record, verified, loaded a
 
 from dataclasses import replace
 from functools import wraps
+from unittest.mock import patch
 
 import pytest
 
@@ -13,7 +14,6 @@ import interp
 import interp.tasks
 from circuits import registry
 from circuits.registry import RECORDS, get_record
-from circuits.verification import _size_arguments
 from circuits.weighted_majority import construction, weighted_majority
 from interp.core import catalog
 from interp.model import library
@@ -60,7 +60,6 @@ test_a_size_of_another_task_is_refused_with_a_sentence = refused(
 
 
 def test_one_number_is_a_size_with_and_without_brackets() -> None:
-    assert _size_arguments(get_record("wma-handwired"), (3,)) == {"n_experts": 3}
     bare, bracketed = (
         circuits.verify("wma-handwired", [size], 3, 2, "float64") for size in (2, (2,))
     )
@@ -81,11 +80,10 @@ def test_the_result_says_how_much_was_run_not_how_much_was_asked_for(
 
 
 @pytest.fixture(autouse=True)
-def registries(monkeypatch):
+def registries():
     """What a test registers is gone after it."""
-    monkeypatch.setattr(registry, "RECORDS", dict(registry.RECORDS))
-    monkeypatch.setattr(library, "_HANDWIRED", dict(library._HANDWIRED))
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+    with patch.dict(RECORDS), patch.dict(library.HANDWIRED), patch.dict(catalog.REGISTERED):
+        yield
 
 
 @wraps(weighted_majority)
@@ -130,9 +128,9 @@ def test_a_circuit_with_edges_is_known_everywhere_by_its_name():
     ],
 )
 def test_a_record_that_cannot_work_is_refused_and_leaves_nothing_behind(changes, sentence):
-    before = (dict(registry.RECORDS), dict(library._HANDWIRED))
+    before = (dict(registry.RECORDS), dict(library.HANDWIRED))
     refuses(sentence, circuits.register, record(**changes))
-    assert before == (registry.RECORDS, library._HANDWIRED)
+    assert before == (registry.RECORDS, library.HANDWIRED)
 
 
 def test_a_plan_whose_output_has_another_shape_is_told():

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from circuits.benchmark.known_machine import name_edited_model
+from circuits.compare import driver
+from circuits.compare.question import Compared, Question
+from circuits.compare.response import ResponsePart
 from interp.core.algorithm import Algorithm, Variable
 from interp.core.machine import Channel, Machine
 from interp.model.adapted import adapt
@@ -17,6 +20,19 @@ from interp.tasks.experts.algorithms import weighted_majority
 from lab.known.by_algorithm import STATE, Computed
 
 Code = Callable[[Tensor], Tensor]
+
+
+def prepared(monkeypatch, *models, **options) -> Compared:
+    """What :func:`circuits.compare.machines` asks its questions about."""
+    received = []
+
+    def record(compared):
+        received.append(compared)
+        return ResponsePart()
+
+    monkeypatch.setattr(driver, "QUESTIONS", [Question("algorithm", ResponsePart, record)])
+    driver.machines(*models, **options)
+    return received[0]
 
 
 class _Coded(Computed):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import interp
-from circuits.compare.development import _score_algorithms, describe, draw
+from circuits.compare.development import describe, draw, score_algorithms
 from interp.tasks import experts
 from interp.training.runs import list_kept_states, load_run
 from tests.refusals import refuses
@@ -45,7 +45,7 @@ def test_every_kept_state_is_asked_once_and_its_run_as_it_was(tmp_path: Path) ->
 def test_a_learned_model_is_near_bayes_and_needs_its_state() -> None:
     """It loses .01 nats a round where Bayes is the truth; without its state, or beside others, far more."""
     episodes = experts.sample(32, 20, 4, seed=0)
-    scores = _score_algorithms(interp.load("wma-learned-additive"), episodes)
+    scores = score_algorithms(interp.load("wma-learned-additive"), episodes)
     nats = scores.set_index("algorithm")["nats"]
     assert 0 < nats["bayes"] < 0.02
     assert nats["bayes"] < nats[["majority_vote", "follow_the_leader", "fixed_vote"]].min() / 5

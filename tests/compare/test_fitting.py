@@ -23,7 +23,6 @@ from interp.choices.fitting import (
     select_scored_rounds,
     task_of,
 )
-from interp.core import catalog
 from interp.core.algorithm import Algorithm, Searched
 from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
@@ -140,10 +139,9 @@ def test_a_refusal_says_the_sum_that_is_farthest_from_one(episodes):
         refuses(f"a sum of {sum_text}", checked_distributions, start, episodes)
 
 
+@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(("kind", "numbers"), [("normal", 2), ("mean", 1)])
-def test_real_numbers_are_as_many_as_their_kind_has_and_finite(monkeypatch, kind, numbers):
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
-
+def test_real_numbers_are_as_many_as_their_kind_has_and_finite(kind, numbers):
     def draw_zeros(n, rounds, seed):
         return np.zeros((n, rounds, 3)), np.zeros((n, rounds))
 

@@ -17,7 +17,7 @@ from circuits.compare.question import (
     pool_runs,
     shared_sizes,
 )
-from circuits.compare.state import _map_latents, stitch
+from circuits.compare.state import map_latents, stitch
 from circuits.compare.update import score_updates
 from interp.results.measure import UNTRAINED
 from interp.stats.decoder import RIDGE
@@ -99,7 +99,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     source, target = Participant(wired, samples), Participant(cached, samples)
     latents, mapped = (
         pool_runs(target).latents[:, budget.at],
-        _map_latents(source, target, budget, (), RIDGE),
+        map_latents(source, target, budget, (), RIDGE),
     )
     assert mapped.shape == latents.shape == (24, 2, 7, 8)
     assert torch.equal(mapped[:, :, 6], latents[:, :, 6].double())

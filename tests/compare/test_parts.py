@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 import interp
-from circuits.compare.driver import _prepare_comparison
 from circuits.compare.question import Budget, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import score_updates
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, weighted_majority
+from tests.compare.planted import prepared
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
@@ -85,13 +85,14 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
 
 
 @pytest.mark.long
-def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
+def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve(monkeypatch):
     wide, narrow = interp.load("qlearning-learned"), interp.load("qlearning-gru")
     assert shared_sizes([wide]) == {"n_states": 4, "n_actions": 3}
     sizes = shared_sizes([wide, narrow])
     assert sizes == shared_sizes([narrow, wide]) == {"n_states": 4, "n_actions": 2}
     for pair in ((wide, narrow), (narrow, wide)):
-        compared = _prepare_comparison(*pair, replace(SMALL, known=8, test=8).of_rounds(6), sizes)
+        budget = replace(SMALL, known=8, test=8).of_rounds(6)
+        compared = prepared(monkeypatch, *pair, budget=budget)
         drawn = [episodes for part in compared.sets.values() for episodes in part]
         assert {
             (sampled.n_states, sampled.n_actions)

@@ -13,9 +13,9 @@ from circuits.compare.question import (
     Samples,
     remove_irrelevant_constants,
 )
-from circuits.compare.response import ResponsePart, _compute_response_part
+from circuits.compare.response import RESPONSE, ResponsePart
 from circuits.compare.state import is_hard, stitch
-from circuits.compare.update import Evidence, _fit_updates, judge, score_updates
+from circuits.compare.update import Evidence, judge, score_updates
 from interp.results.measure import MISREAD
 from interp.support.session import session
 from interp.tasks.experts.algorithms import weighted_majority
@@ -128,7 +128,7 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
     machine = by_algorithm.machine(waiting(), wired[0].model.layout, name="waits")
     fitted_family = type("Found", (), {"algorithm": MAJORITY})
     budget, subject = replace(SMALL, edits=240), Participant(machine, wired[0].samples)
-    response = _compute_response_part(
+    response = RESPONSE.compute(
         Compared(subject, wired[0], [], budget, {}, {"algorithm": fitted_family})
     )
     steps, measure = _updated(wired, machine, response)
@@ -147,7 +147,8 @@ def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
     machine = by_algorithm.machine(traced, reference.layout)
     budget = replace(SMALL, known=32, rounds=20)
     subject = Participant(machine, Samples.draw(reference, budget, {"n_states": 4, "n_actions": 3}))
-    rules = _fit_updates(subject, task.explains(reference), budget)
+    q_learning = task.explains(reference)
+    rules = score_updates(subject, {"q_learning": q_learning}, [], budget).fitted
     assert rules[0].key == "trace_q", rules
     assert rules[0].left.high < 0.25, rules
     assert rules[0].parameters == {"alpha": 0.1, "gamma": 0.9, "trace": 0.3}
@@ -191,8 +192,6 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
     }
     assert stitch(tied, hard, [], budget).measure.number.low > 0.999
     fitted_family = type("Found", (), {"algorithm": algorithm})
-    response = _compute_response_part(
-        Compared(tied, hard, [], budget, {}, {"algorithm": fitted_family})
-    )
+    response = RESPONSE.compute(Compared(tied, hard, [], budget, {}, {"algorithm": fitted_family}))
     assert response.arrives.low > 0.999
     assert all(cell.alike.low > 0.999 for cell in response.cells)

@@ -9,14 +9,14 @@ import pytest
 
 import interp
 from circuits.compare import response
-from circuits.compare.question import Budget, Participant, Samples
+from circuits.compare.question import Budget, Compared, Participant, Samples
 from circuits.compare.response import (
-    _SMALLEST_RESPONSE,
+    RESPONSE,
     Edits,
-    _correlate_with_next_state,
     compare_responses,
     measure_responses,
 )
+from interp import tasks
 from interp.core.algorithm import Variable
 from interp.stats.intervals import resample_weights
 from interp.tasks import experts
@@ -155,11 +155,11 @@ def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
     assert [c.alike for c in there] == [c.alike for c in back]
     assert [c.size for c in there] == [c.reference_size for c in back]
     assert [c.reference_size for c in there] == [c.size for c in back]
-    big = 100 * ours  # beside which _SMALLEST_RESPONSE is nothing
+    big = 100 * ours  # beside which .03, the smallest response, is nothing
     for factor, value in ((3.0, 0.6), (0.0, 0.0), (-1.0, -1.0)):
         estimates = [c.alike.estimate for c in compare_responses(edits, big, factor * big)]
         assert estimates == pytest.approx([value] * len(estimates), abs=0.01)
-    unnoticed = ours * (_SMALLEST_RESPONSE / 100) / np.abs(ours).max()
+    unnoticed = ours * (0.03 / 100) / np.abs(ours).max()
     assert compare_responses(edits, unnoticed, -unnoticed) == ()  # nobody responds: nothing is said
 
 
@@ -197,7 +197,7 @@ def by_hand(edits, ours, theirs, mask, unit=1.0):
     products = episode_sums((ours * theirs).sum(-1))
     our_squares = episode_sums((ours**2).sum(-1))
     their_squares = episode_sums((theirs**2).sum(-1))
-    floor = n * _SMALLEST_RESPONSE**2 * unit
+    floor = n * 0.03**2 * unit
     in_common = 2 * products + floor
     in_total = our_squares + their_squares + floor
     weights = resample_weights(n_episodes, 1000, seed=0)
@@ -284,6 +284,13 @@ def _from_the_set_before():
     return makers.computed(replace(varied, initial=initial))
 
 
+def later(machine, samples, budget):
+    """How a machine's predictions follow the state of a plain search after the next round."""
+    with tasks.using(algorithm=breadth_first()):
+        compared = Compared(Participant(machine, samples), None, [], budget, sets={})
+        return RESPONSE.compute(compared).later
+
+
 @pytest.mark.parametrize(
     ("key", "low", "high"),
     [
@@ -303,7 +310,7 @@ def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_ch
     machine = gallery[key].make() if key in gallery else _from_the_set_before()
     budget = Budget(known=48, test=24, rounds=6, starts=1, horizon=2)
     samples = Samples.draw(machine, budget, {"n_nodes": 28, "n_edges": 24})
-    correlation = _correlate_with_next_state(Participant(machine, samples), breadth_first())
+    correlation = later(machine, samples, budget)
     assert low <= round(correlation.low, 9) <= round(correlation.high, 9) <= high
 
 
@@ -311,5 +318,5 @@ def test_two_rounds_have_no_later_state_to_answer_from_where_the_first_is_not_as
     machine = interp.load("reachability-handwired", n_nodes=4, n_edges=3)
     budget = Budget(known=8, test=8, rounds=2, starts=1, horizon=1)
     samples = Samples.draw(machine, budget, {"n_nodes": 4, "n_edges": 3})
-    correlation = _correlate_with_next_state(Participant(machine, samples), breadth_first())
+    correlation = later(machine, samples, budget)
     assert np.isnan(correlation.estimate)

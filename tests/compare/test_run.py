@@ -11,11 +11,12 @@ import pytest
 import interp
 from circuits import compare
 from circuits.compare import driver
-from interp.results.measure import _MOST_WORDS, Control, Measure
+from interp.results.measure import Control, Measure
 from interp.stats.intervals import Interval
 from interp.support.session import Finished
 from interp.tasks import experts
 from reports import comparison
+from tests.compare.planted import prepared
 from tests.conftest import early
 from tests.refusals import refuses
 from tests.test_json import SCHEMA, check
@@ -127,7 +128,7 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
         "and updates its state likewise, "
         "but predicts differently."
     )
-    assert len(sentence.split()) <= _MOST_WORDS
+    assert len(sentence.split()) <= 20
     alone = replace(found, measures=(measures["update"],)).sentence
     assert alone == "wma-learned-additive updates its state as wma-handwired."
     alone = replace(found, measures=(away["behaviour"],)).sentence
@@ -224,11 +225,15 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     assert comparison["update"].claim == "It updates its state as Weighted Majority does"
 
 
-def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_model_says():
+def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_model_says(
+    monkeypatch,
+):
     learned = interp.load("qlearning-learned")
-    arguments = driver._load_reference(
-        learned, "qlearning-handwired", {"beta": 10.0, "n_actions": 2}
-    ).origin["arguments"]
+    options = {"beta": 10.0, "n_actions": 2}
+    compared = prepared(
+        monkeypatch, learned, "qlearning-handwired", budget=SMALL, arguments=options
+    )
+    arguments = compared.reference.model.origin["arguments"]
     assert [arguments[name] for name in ("beta", "n_states", "n_actions", "gamma")] == [
         10.0,
         4,

@@ -363,7 +363,7 @@ def test_what_cannot_be_patched_is_refused(wma, options, message):
 @pytest.fixture
 def pulls(monkeypatch):
     """The example's pulls, registered for one test."""
-    monkeypatch.setitem(catalog._REGISTERED, "pulls", own_task.PULLS)
+    monkeypatch.setitem(catalog.REGISTERED, "pulls", own_task.PULLS)
     return own_task
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from interp import tasks
 from interp.interventions import patching
 from interp.interventions.patching import round_map
 from interp.tasks import experts, mdp
@@ -71,7 +72,11 @@ def test_wma_sites_are_those_of_the_circuit(wma, corruption, metric, direction):
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
     circuit, model = qlearning
-    pair = q_corruptions._change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
+    pair = (
+        tasks.get("qlearning")
+        .corruption("change-reward")
+        .build(mdp.sample(16, 10, 3, 2, seed=0), 8)
+    )
     result = patching.sweep(model, *pair, 8, sites=COMPONENTS, metric="state", direction=direction)
     lit = {name for name in _lit(circuit, result) if not name.startswith("resid_mid")}
     path = _path(

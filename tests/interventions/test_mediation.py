@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 import interp
 from interp.interventions import experiment
 from interp.interventions.experiment import Outcome, Rows, run_one_round
-from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
+from interp.interventions.mediation import Routes, Split, mediate, paths
 from interp.interventions.sites import Place, Site, sites
 from interp.stats.decoder import Decoder
 from tests.refusals import refuses
@@ -146,13 +146,12 @@ def test_controls(untrained, pair, through_patterns):
     for share in ("blocked", "carried"):
         assert frame[f"random_{share}"].notna().all()
     assert sorted(frame.n_random_sites) == [1, 1, 1, 1, 4]
-    routes = _Routes(untrained, untrained.layout, [Site.parse("latent@<z>")], "prediction")
+    routes = Routes(untrained, untrained.layout, [Site.parse("latent@<z>")], "prediction")
     drawn = [routes.draw_others(tuple(through), tuple(through), (0, i)) for i in range(8)]
     assert drawn == [routes.draw_others(tuple(through), tuple(through), (0, i)) for i in range(8)]
     assert len(set(drawn)) > 1
-    assert not any(
-        _overlap(site, mediator) for draw in drawn for site in draw for mediator in through
-    )
+    for draw in drawn:
+        assert set(draw).isdisjoint(through)
 
 
 @pytest.mark.long
@@ -171,7 +170,7 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
     _, after = run_one_round(
         untrained, base, layout, [(cause, lambda own: after_source[cause])], every
     )
-    routes = _Routes(untrained, layout, [cause], "prediction")
+    routes = Routes(untrained, layout, [cause], "prediction")
 
     def exchange_and_stretch(own):
         return own.roll(1, 0) * 1.5

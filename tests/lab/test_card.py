@@ -110,11 +110,11 @@ def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder,
 
 
 def test_a_stage_says_its_bounds():
-    assert card._stage_text(Stage(20, 1000), "experts") == "1,000 batches of 20 rounds"
+    assert card.stage_text(Stage(20, 1000), "experts") == "1,000 batches of 20 rounds"
     bounded = Stage(15, 100, {"n_actions": 2, "n_states": 4})
     assert (
-        card._stage_text(bounded, "qlearning")
+        card.stage_text(bounded, "qlearning")
         == "100 batches of 15 rounds with up to 4 states and up to 2 actions"
     )
     largest = Stage(20, 1000, {"n_experts": (8, 8)})
-    assert card._stage_text(largest, "experts") == "1,000 batches of 20 rounds with 8 experts"
+    assert card.stage_text(largest, "experts") == "1,000 batches of 20 rounds with 8 experts"

@@ -12,6 +12,7 @@ from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.lapses import add_lapse, late, stopped, window
+from interp.tasks.qlearning import TASK as Q_LEARNING
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
@@ -84,6 +85,7 @@ FURTHER_RIVALS = [
     ("experts", "sigmoid_vote", lambda: rivals.sigmoid_vote(0.15)),
     ("experts", "follow_previous_winners", experts.follow_previous_winners),
 ]
+MEAN_REWARD = Q_LEARNING.rivals()["mean_reward"]
 LEARNERS = [
     (
         "qlearning",
@@ -92,7 +94,11 @@ LEARNERS = [
     ),
     ("qlearning", "mean_bootstrap", lambda: q_rivals.mean_bootstrap(0.1, 0.8)),
     ("qlearning", "q_learning", lambda: q_rivals.acting(q.q_learning(0.2, 0.8), temperature=0.05)),
-    ("qlearning", "mean_reward", q_rivals._mean_reward),
+    (
+        "qlearning",
+        "mean_reward",
+        MEAN_REWARD.make,
+    ),
 ]
 BLENDS_AND_SEARCHES = [
     ("qlearning", "", lambda: blend(q_rivals.acting(q.q_learning()), q_rivals.sarsa())),

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -108,7 +109,7 @@ def test_deviations_grow_with_their_size(deviation):
 @pytest.mark.parametrize("task", ["experts", "qlearning"])
 def test_pages_say_what_was_measured(task):
     """The sentences that reports ship are those of the tables beside the lab's module."""
-    shipped = json.loads(comparison._RESOLUTION.read_text("utf-8"))
+    shipped = json.loads(Path(comparison.__file__).with_name("resolution.json").read_text("utf-8"))
     assert set(shipped) == {"experts", "qlearning"}
     assert shipped[task].get("quick", "") == resolution.sentence(task, quick=True)
     assert shipped[task].get("full", "") == resolution.sentence(task, quick=False)

@@ -13,7 +13,7 @@ from interp.llm.loading import load
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.scores import _run_regret
+from interp.llm.scores import run_regret
 from tests.refusals import refuses
 
 NAMES = ("weather-note-only", "online-no-note")
@@ -63,7 +63,7 @@ def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None
         assert imported_run.total_prompt_tokens == 7 * imported_run.calls
     mean = log.results.scores[0].metrics["mean"].value
     assert mean == pytest.approx(
-        np.mean([_run_regret(imported_run)[-1] for imported_run in imported])
+        np.mean([run_regret(imported_run)[-1] for imported_run in imported])
     )
     eval(
         Task(dataset=[Sample(input="x")]),

@@ -14,7 +14,7 @@ import transformers
 import probes
 from interp.llm.local import load_model, render_prompt, tokenize, tokenize_answers
 from interp.llm.notes import write_counts
-from interp.llm.opened import _CONDITION, Opened, _OpenedRollout
+from interp.llm.opened import Opened, OpenedRollout
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition
 from interp.tasks import experts
@@ -39,7 +39,7 @@ def opened(folder: Path) -> Opened:
 
 
 @pytest.fixture(scope="module")
-def played(opened: Opened) -> _OpenedRollout:
+def played(opened: Opened) -> OpenedRollout:
     return opened.play(EPISODES, HOOKS, batch=4)
 
 
@@ -57,7 +57,7 @@ def find_token(tokenizer: Any, ids: list[int], mark: str) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [_CONDITION, "online-note"])
+@pytest.mark.parametrize("name", ["online-no-note", "online-note"])
 def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -> None:
     """Predictions and activations are those of the plain model that reads each whole conversation anew, with right
     counts in its notes: the cache of keys and values, the batch and the bridge change nothing."""
@@ -110,7 +110,7 @@ def test_results_say_the_prompt_and_the_seed_of_random_weights(
 
 @pytest.mark.long
 def test_a_bridge_that_reads_no_cache_predicts_the_same(
-    opened: Opened, played: _OpenedRollout
+    opened: Opened, played: OpenedRollout
 ) -> None:
     """From transformers 5.24 on no bridge reads one."""
     anew = Opened(opened.bridge, opened.tokenizer, opened.name, opened.prompt)
@@ -279,6 +279,6 @@ def test_bad_input_is_told(make: Any, message: str, opened: Opened) -> None:
     refuses(message, make, opened)
 
 
-def test_a_position_or_hook_that_was_not_kept_is_told(played: _OpenedRollout) -> None:
+def test_a_position_or_hook_that_was_not_kept_is_told(played: OpenedRollout) -> None:
     refuses("unknown position 'Expert_E'", played.at, HOOKS[0], "Expert_E")
     refuses("unknown cached hook point", played.at, "blocks.0.hook_in")

@@ -18,7 +18,7 @@ from interp.training.trainer import train
 def test_every_kind_trains_and_loads_again(tmp_path, monkeypatch):
     """Every weight learns. What the module registers when it is imported is known for this test."""
     monkeypatch.delitem(sys.modules, "interp.machines.presets", raising=False)
-    with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS):
+    with patch.dict(library.BUILT, clear=True), patch.dict(checkpoints.BUILDERS):
         import_module("interp.machines.presets")
         for kind in KINDS:
             arguments = {"width": 8, "n_rounds": 20}

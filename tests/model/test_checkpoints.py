@@ -227,7 +227,7 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, registry):
     )
     folder = save_checkpoint(model, tmp_path / "m")
     assert load_checkpoint(folder).layout == model.layout
-    del catalog._REGISTERED["foreign"]
+    del catalog.REGISTERED["foreign"]
     refuses(
         "of the task 'foreign', which is not registered; give its record", load_checkpoint, folder
     )

@@ -167,7 +167,7 @@ TASK = Task(
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(catalog._REGISTERED, "three_answers", TASK)
+    monkeypatch.setitem(catalog.REGISTERED, "three_answers", TASK)
 
 
 def made(layout: RoundLayout) -> Any:

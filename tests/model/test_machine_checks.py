@@ -175,7 +175,7 @@ def _digest_of_some_weights(machine):
         weights = machine.module.cell.weight_ih
         return f"{float(weights.sum()):.6f}"
 
-    machine._digest = digest
+    machine.digest = digest
 
 
 def _writes_into_the_round(m, carried, fed):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import interp
 from interp.model.plain import PlainBlock
-from interp.model.transformer import HookedLatentTransformer, _plain_blocks
+from interp.model.transformer import HookedLatentTransformer, plain_blocks
 from interp.tasks import mdp
 from tests.cases import cases
 
@@ -27,7 +27,7 @@ def hooked(model, call, *rounds):
     """The same call with a hook that changes nothing: it runs through the modules."""
     idle = ("hook_update", lambda update, hook: None)
     with torch.no_grad(), model.hooks(fwd_hooks=[idle]):
-        assert _plain_blocks(model) is None
+        assert plain_blocks(model) is None
         return call(*rounds)
 
 
@@ -55,7 +55,7 @@ def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payl
     parts = data.draw(cuts(model))
     calls = [model, model.predict, lambda *round_: in_parts(model, round_, *parts)]
     with torch.no_grad():
-        blocks = _plain_blocks(model)
+        blocks = plain_blocks(model)
         assert blocks is not None
         plain = [call(tokens, latents, values) for call in calls]
     for call, gave in zip(calls, plain, strict=True):
@@ -156,11 +156,11 @@ def test_whatever_looks_at_a_module_is_run(small):
             model.predict(tokens, latents)
         assert block.forward is not None
         block.forward = lambda resid, past=None: resid * 0
-        assert _plain_blocks(model) is None
+        assert plain_blocks(model) is None
         del block.forward
-        assert _plain_blocks(model) is not None
+        assert plain_blocks(model) is not None
     assert seen == ["torch", "lens"]
-    assert _plain_blocks(model) is None
+    assert plain_blocks(model) is None
     assert model(tokens, latents).update.requires_grad
 
 
@@ -169,7 +169,7 @@ def test_a_class_derived_from_the_model_runs_its_own_forward(small):
         pass
 
     with torch.no_grad():
-        assert _plain_blocks(Own(small[0].config)) is None
+        assert plain_blocks(Own(small[0].config)) is None
 
 
 def test_a_round_with_other_tokens_is_not_taken_for_the_one_before():

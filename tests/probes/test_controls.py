@@ -18,11 +18,8 @@ from probes.controls import (
     Kind,
     ProbeScore,
     Problem,
-    _control_task,
-    _keep_best,
-    _shuffle_episodes,
 )
-from probes.result import _SMALLEST_EFFECT, measure_of
+from probes.result import measure_of
 from probes.targets import TargetValues
 from tests.cases import cases
 
@@ -56,22 +53,36 @@ def problem(targets, levels, seed=5):
     return Problem.of(sample, Kind("recorder", False, fit)), calls
 
 
+def random_target(control, decoded, groups, seed):
+    """The target that a control decodes in place of another."""
+    kind = Kind("recorder", False, lambda *fitted: [])
+    problem_made = Problem.of(GroupedTargets([decoded], groups, seed), kind)
+    return problem_made.random_targets[0, control]
+
+
 @pytest.mark.parametrize(
     ("seed", "groups", "order"),
-    [(0, None, [3, 2, 0, 1]), (1, None, [2, 0, 3, 1]), (0, [0, 0, 1, 1], [2, 3, 0, 1])],
+    [
+        (0, [0, 1, 2, 3], [3, 2, 0, 1]),
+        (1, [0, 1, 2, 3], [2, 0, 3, 1]),
+        (0, [0, 0, 1, 1], [2, 3, 0, 1]),
+    ],
 )
 def test_each_episode_gets_the_target_of_an_episode_of_another_group(seed, groups, order):
     """Two seeds and two groups, as they were drawn when results were first kept."""
-    values = np.array([0, 1, 2, 3])
-    groups = None if groups is None else np.array(groups)
-    assert _shuffle_episodes(values, seed, groups).tolist() == order
+    values = np.arange(4.0)[:, None, None]
+    decoded = TargetValues("count", values, ("count",), mask=values > 1)
+    shuffled = random_target("shuffled", decoded, np.array(groups), seed)
+    assert shuffled.values.ravel().tolist() == order
+    assert np.array_equal(shuffled.mask, shuffled.values > 1)
 
 
 @pytest.mark.parametrize(("seed", "kinds"), [(0, [7, 0, 2]), (1, [5, 3, 7])])
 def test_every_kind_of_round_gets_the_values_of_one_round(seed, kinds):
-    values = np.arange(16).reshape(2, 4, 2)
+    values = np.arange(16.0).reshape(2, 4, 2)
     types = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
-    task = _control_task(values, types, seed)
+    decoded = TargetValues("count", values, ("one", "two"), types=types)
+    task = random_target("control_task", decoded, np.arange(2), seed).values
     values_of_kinds = values.reshape(8, 2)[kinds]
     assert np.array_equal(task, values_of_kinds[types])
 
@@ -131,19 +142,14 @@ def test_each_control_is_fitted_to_what_it_says():
     round_index = calls[0][0]
     np.testing.assert_array_equal(round_index, np.broadcast_to(np.eye(4), (N, 4, 4)))
     parts = calls[4][1]
-    first_values, second_values = first_target.values, two.values
-    wanted = [
-        first_values,
-        second_values,
-        _shuffle_episodes(first_values, 5),
-        _shuffle_episodes(second_values, 5),
-        _control_task(first_values, kinds, 5),
-    ]
-    for part, values in zip(parts, wanted, strict=True):
-        np.testing.assert_array_equal(part.values, values)
-    np.testing.assert_array_equal(parts[2].mask, _shuffle_episodes(first_target.mask, 5))
-    assert parts[4].mask is first_target.mask
+    controls = [(0, "shuffled"), (1, "shuffled"), (0, "control_task")]
+    of_controls = [problem_made.random_targets[key] for key in controls]
+    for part, decoded in zip(parts, [first_target, two, *of_controls], strict=True):
+        np.testing.assert_array_equal(part.values, decoded.values)
+        np.testing.assert_array_equal(part.mask, decoded.mask)
+    np.testing.assert_array_equal(parts[3].values, -parts[2].values)
     assert parts[3].mask is None
+    assert parts[4].mask is first_target.mask
     for (fitted_inputs, targets, folds, _), blank in zip(calls[5:], blanks, strict=True):
         np.testing.assert_array_equal(fitted_inputs, blank)
         assert [target_fitted.key for target_fitted in targets] == ["count", "other"]
@@ -179,10 +185,13 @@ def test_a_control_of_other_episodes_has_a_difference_without_an_interval():
 
 
 def test_of_several_forms_the_first_with_the_highest_estimate_is_kept():
-    scores, forms = {}, [score(0.5, 0.3), score(0.5), score(0.6, 0.9)]
-    for form, best_form in zip(forms, (0, 0, 2), strict=True):
-        _keep_best(scores, "inputs", [Fitted(form, dict)])
-        assert scores[0, "inputs"] is forms[best_form]
+    scores = [score(0.5, 0.3), score(0.5), score(0.6, 0.9)]
+    for n_forms, best_form in ((1, 0), (2, 0), (3, 2)):
+        fits = iter([score(0.1), *scores[:n_forms]])
+        kind = Kind("recorder", False, lambda *fitted: [Fitted(next(fits), dict)])  # noqa: B023
+        sample = GroupedTargets([target((np.zeros((N, 4, 1)),) * n_forms)], np.arange(N), seed=0)
+        baselines = Problem.of(sample, kind).with_baselines().baselines
+        assert baselines[0, "inputs"] is scores[best_form]
 
 
 @pytest.mark.parametrize("of_classes", [True, False])
@@ -279,7 +288,7 @@ def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(
 ):
     verdict = judged(level, **changes)
     assert (verdict.verdict, verdict.reason) == (word, reason)
-    assert _SMALLEST_EFFECT == 0.1
+    assert verdict.threshold == 0.1
 
 
 def test_a_control_that_holds_the_target_is_shown_and_does_not_count():

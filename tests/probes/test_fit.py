@@ -18,8 +18,8 @@ from interp.support.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators
-from probes.controls import _assign_folds, _shuffle_episodes
-from probes.fitting import _KINDS, PLATEAU
+from probes.controls import GroupedTargets, Problem
+from probes.fitting import KINDS, PLATEAU
 from probes.linear import RIDGE
 from probes.targets import TargetValues
 from tests.machines import transformer
@@ -233,7 +233,9 @@ def test_groups_of_episodes_stay_together():
     assert grouped.settings["n_groups"] == 20
     groups_of_one = [f"episode {i:02}" for i in range(80)]
     assert probes.fit(x, target, groups=groups_of_one).number == leaking.number
-    shuffled = _shuffle_episodes(groups, 0, groups)
+    group_of_round = TargetValues("group", groups[:, None, None], ("group",))
+    problem = Problem.of(GroupedTargets([group_of_round], groups, 0), RIDGE)
+    shuffled = problem.random_targets[0, "shuffled"].values.ravel()
     assert (shuffled != groups).all()
     assert (np.bincount(shuffled) == 4).all()
 
@@ -262,12 +264,12 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
     x = rng.normal(size=(10, 4, 2))
     noise = 1.5 * rng.normal(size=(10, 4))
     y = (x[..., 0] + noise > 0).astype(int)
-    chosen = estimators._cross_validate(x, folds, [(y, 2)])[0].chosen
+    chosen = estimators.cross_validate(x, folds, [(y, 2)])[0].chosen
     alone = []
     for fold in range(5):
         others = folds != fold
         _, renumbered = np.unique(folds[others], return_inverse=True)
-        (fitted,) = estimators._cross_validate(x[others], renumbered, [(y[others], 2)])
+        (fitted,) = estimators.cross_validate(x[others], renumbered, [(y[others], 2)])
         alone.append(fitted.refit[2][-1])
     assert list(chosen) == alone
     assert len(set(chosen)) > 1
@@ -281,16 +283,16 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     y = (x[..., 0] > 0).astype(int)
     if n_classes > 2:
         y += x[..., 1] > 1
-    folds = _assign_folds(20, 5, 0)
+    folds = np.arange(20) % 5
     targets = [(y, n_classes)]
     wide = np.insert(x, 1, 0.3, axis=-1)
-    (narrow_fit,) = estimators._cross_validate(x, folds, targets)
-    (wide_fit,) = estimators._cross_validate(wide, folds, targets)
+    (narrow_fit,) = estimators.cross_validate(x, folds, targets)
+    (wide_fit,) = estimators.cross_validate(wide, folds, targets)
     np.testing.assert_array_equal(wide_fit.probabilities, narrow_fit.probabilities)
     weights = wide_fit.refit[0]
     np.testing.assert_array_equal(np.delete(weights, 1, 0), narrow_fit.refit[0])
     assert not weights[1].any()
-    (fit_of_constants,) = estimators._cross_validate(np.ones_like(x), folds, targets)
+    (fit_of_constants,) = estimators.cross_validate(np.ones_like(x), folds, targets)
     assert not fit_of_constants.refit[0].any()
 
 
@@ -604,7 +606,7 @@ def test_a_no_is_not_said_of_features_that_were_not_read():
 
 def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
     """What stands in the list is fitted by its name, beside the others; a name that does not is refused with them."""
-    monkeypatch.setitem(_KINDS, "mine", replace(RIDGE, name="mine"))
+    monkeypatch.setitem(KINDS, "mine", replace(RIDGE, name="mine"))
     x = np.random.default_rng(0).normal(size=(20, 6, 4))
     result = probes.fit(x, x[..., :1], method="mine")
     assert result.method == "mine"

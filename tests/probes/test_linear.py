@@ -12,10 +12,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.stats.refit import totals
-from probes.controls import _assign_folds, score_predictions
-from probes.estimators import _PENALTIES, _cross_validate
-from probes.linear import ALPHAS, _choose_penalties, cross_validate
+from probes import estimators
+from probes.controls import score_predictions
+from probes.linear import ALPHAS, cross_validate
 from probes.values import TargetValues
+
+GRID = {"logisticregression__C": (0.01, 1.0, 100.0)}
+FOLDS = np.arange(20) % 5
 
 
 def _data(seed=0, n=20, t=12, d=9, k=3):
@@ -50,10 +53,9 @@ def _sklearn(x, targets, folds, estimator, grid, scoring, predict="predict"):
 @pytest.mark.long
 def test_equals_sklearn_nested_cross_validation():
     x, y = _data()
-    folds = _assign_folds(len(x), 5, 0)
-    ours = cross_validate(x, y, folds, np.zeros(3, int))
+    ours = cross_validate(x, y, FOLDS, np.zeros(3, int))
     theirs, alphas = _sklearn(
-        x, y.reshape(-1, 3), folds, Ridge(), {"ridge__alpha": ALPHAS}, "neg_mean_squared_error"
+        x, y.reshape(-1, 3), FOLDS, Ridge(), {"ridge__alpha": ALPHAS}, "neg_mean_squared_error"
     )
     assert ours.alphas[:, 0].tolist() == alphas
     assert_allclose(ours.predictions.reshape(theirs.shape), theirs, atol=1e-6, rtol=0)
@@ -69,12 +71,9 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
     scores = x @ rng.normal(size=(d, 3))
     y = (scores + rng.normal(size=(15, 6, 3))).argmax(-1)
     x[..., 0] = 1.0  # constant
-    (ours,), grid = (
-        _cross_validate(x, _assign_folds(15, 5, 0), [(y, 3)]),
-        {"logisticregression__C": _PENALTIES},
-    )
-    estimator = LogisticRegression(max_iter=1000), grid, "neg_log_loss", "predict_proba"
-    theirs, _ = _sklearn(x, y.reshape(-1), _assign_folds(15, 5, 0), *estimator)
+    (ours,) = estimators.cross_validate(x, FOLDS[:15], [(y, 3)])
+    estimator = LogisticRegression(max_iter=1000), GRID, "neg_log_loss", "predict_proba"
+    theirs, _ = _sklearn(x, y.reshape(-1), FOLDS[:15], *estimator)
     assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
 
 
@@ -87,12 +86,10 @@ def test_probabilities_of_two_classes_equal_sklearns(d):
     x[..., 0] = 1.0  # constant
     scores = x @ rng.normal(size=d)
     y = (scores > 0.3).astype(int)
-    folds = _assign_folds(15, 5, 0)
-    (ours,) = _cross_validate(x, folds, [(y, 2)])
+    (ours,) = estimators.cross_validate(x, FOLDS[:15], [(y, 2)])
     regression = LogisticRegression(solver="newton-cholesky", tol=1e-12, max_iter=1000)
-    grid = {"logisticregression__C": _PENALTIES}
     theirs, penalties = _sklearn(
-        x, y.reshape(-1), folds, regression, grid, "neg_log_loss", "predict_proba"
+        x, y.reshape(-1), FOLDS[:15], regression, GRID, "neg_log_loss", "predict_proba"
     )
     assert ours.chosen == penalties
     assert_allclose(ours.probabilities, theirs, atol=1e-7)
@@ -103,7 +100,7 @@ def test_weights_of_two_classes_equal_sklearns():
     rng = np.random.default_rng(2)
     x = 5 + 3 * rng.normal(size=(15, 6, 4))
     y = (x[..., 0] + rng.normal(size=(15, 6)) > 5).astype(int)
-    (ours,) = _cross_validate(x, _assign_folds(15, 5, 0), [(y, 2)])
+    (ours,) = estimators.cross_validate(x, FOLDS[:15], [(y, 2)])
     weights, intercept, penalties = ours.refit
     regression = LogisticRegression(C=penalties[-1], solver="newton-cholesky", tol=1e-12)
     rows = x.reshape(-1, 4)
@@ -112,11 +109,14 @@ def test_weights_of_two_classes_equal_sklearns():
     assert_allclose((rows @ weights + intercept)[:, 0], scores, atol=1e-7)
 
 
-def test_of_penalties_that_tie_the_largest_is_taken(monkeypatch):
-    monkeypatch.setattr("probes.linear.ALPHAS", (0.1, 1.0, 10.0))
-    errors = np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
-    best = _choose_penalties(errors, np.array([0, 1, 2]))
-    assert best.tolist() == [1.0, 10.0, 1.0]
+def test_of_penalties_that_tie_the_largest_is_taken():
+    """A target that is 0 leaves no error, whatever the penalty; the other's own signal wants the smallest."""
+    x, _ = _data()
+    y = np.stack([np.zeros(x.shape[:2]), x[..., 8]], -1)
+    fit = cross_validate(x, y, FOLDS, np.array([0, 1]))
+    chosen = [ALPHAS[-1], ALPHAS[0]]
+    assert fit.alpha.tolist() == chosen
+    assert fit.alphas.tolist() == [chosen] * 5
 
 
 def test_each_target_chooses_its_own_penalty():
@@ -124,10 +124,9 @@ def test_each_target_chooses_its_own_penalty():
     x, y = _data(1)
     rng = np.random.default_rng(0)
     y[..., 2] = rng.normal(size=y.shape[:2])
-    folds = _assign_folds(len(x), 5, 0)
-    together = cross_validate(x, y, folds, np.array([0, 0, 1]))
-    first_target = cross_validate(x, y[..., :2], folds, np.array([0, 0]))
-    second_target = cross_validate(x, y[..., 2:], folds, np.array([0]))
+    together = cross_validate(x, y, FOLDS, np.array([0, 0, 1]))
+    first_target = cross_validate(x, y[..., :2], FOLDS, np.array([0, 0]))
+    second_target = cross_validate(x, y[..., 2:], FOLDS, np.array([0]))
     alone = np.concatenate([first_target.predictions, second_target.predictions], -1)
     assert_allclose(together.predictions, alone, atol=1e-9)
     assert (together.alphas[:, 1] > together.alphas[:, 0]).all()
@@ -136,7 +135,7 @@ def test_each_target_chooses_its_own_penalty():
 def test_refit_is_ridge_on_raw_inputs():
     """The weights undo the input scaling: on raw inputs they give the pipeline's predictions."""
     x, y = _data(2)
-    ours = cross_validate(x, y, _assign_folds(len(x), 5, 0), np.zeros(3, int))
+    ours = cross_validate(x, y, FOLDS, np.zeros(3, int))
     rows = x.reshape(-1, x.shape[-1])
     pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0]))
     expected = pipeline.fit(rows, y.reshape(-1, 3)).predict(rows)

@@ -127,28 +127,20 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
 
 
 @pytest.mark.long
-def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monkeypatch):
+def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path):
     """Finished cells are read back, only missing ones are run, and another model or window shares nothing."""
-    import sys
-
-    module = sys.modules["probes.sweeping"]
-    cells = []
-    real = module._compute_cell
-
-    def counting(shared, cell):
-        cells.append(cell)
-        return real(shared, cell)
-
-    monkeypatch.setattr(module, "_compute_cell", counting)
     sites, expected = {"sites": AT_W}, swept.to_frame().query("position == 'w?'")
 
+    def list_stored():
+        return {(path, path.stat().st_mtime_ns) for path in tmp_path.glob("*.json")}
+
     def run(**changes):
-        cells.clear()
+        stored = list_stored()
         options = {"model": model, "windows": [(0, 6), (6, 12)], **changes}
         frame = probes.sweep(
             options.pop("model"), episodes, TARGETS, **sites, **options, cache=tmp_path, n_jobs=1
         ).to_frame()
-        return frame, len(cells)
+        return frame, len(list_stored() - stored)
 
     first, n_first = run()
     gone = sorted(tmp_path.glob("*.json"))[:3]

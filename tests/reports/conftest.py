@@ -71,7 +71,7 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
     }.items():
         task = tasks.get(key)
         changed = replace(task, analysis=replace(task.analysis, probed=probed))
-        patch.setitem(catalog._REGISTERED, key, changed)
+        patch.setitem(catalog.REGISTERED, key, changed)
     patch.setattr(part, "_CAUSAL_EPISODES", 12)
     patch.setattr(causal_tables, "evaluate", scored)
     patch.setattr(causal_tables, "ablate", ablated)

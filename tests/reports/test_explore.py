@@ -20,7 +20,7 @@ from interp.machines.learners import learner
 from interp.stats.decoder import RIDGE
 from interp.tasks import bandit
 from reports.explore import Edit, Explorer, View, page, server
-from reports.explore.server import _make_app
+from reports.explore.server import make_app
 from reports.explore.view import Written, score_decoder, write_script
 from tests.cases import cases
 from tests.refusals import refuses
@@ -229,7 +229,7 @@ def test_hostile_views_are_refused_in_a_sentence(client: TestClient, query: str,
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    app = _make_app(explorer("wma-handwired"), TOKEN)
+    app = make_app(explorer("wma-handwired"), TOKEN)
     return TestClient(
         app, "http://127.0.0.1", follow_redirects=False, raise_server_exceptions=False
     )

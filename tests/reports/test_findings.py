@@ -43,7 +43,7 @@ def test_interchange() -> None:
         row("unseen", NAN, NAN, NAN),
         row("elsewhere", 0.0, 0.0, 0.0, control=True),
     ]
-    measures = interchange._measure_interchange((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
+    measures = interchange.INTERCHANGE.summary((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
     assert [(measure.verdict, measure.claim.rpartition(": ")[2]) for measure in measures] == [
         ("yes", "the carried"),
         ("no", "the absent"),
@@ -87,7 +87,7 @@ def test_steering(
     frame = frame.assign(
         score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random
     )
-    measures = interchange._measure_steering(frame, None)  # type: ignore[arg-type]
+    measures = interchange.STEERING.summary(frame, None)  # type: ignore[arg-type]
     assert [measure.verdict for measure in measures] == [word]
     if word in ("yes", "no"):
         assert measures[0].number.estimate == min(
@@ -114,7 +114,7 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
         "high": kept + 0.01,
         "random_max": random,
     }
-    measures = patching._measure_edges({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
+    measures = patching.EDGES.summary({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
     assert [measure.verdict for measure in measures] == [word]
 
 

@@ -46,7 +46,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         few = [part for part in experts.parts() if part.key in ("summary", "reproduce")]
         patch.setattr("reports.tasks.experts.parts", lambda: few)
-        patch.setattr(library, "_BUILT", {})
+        patch.setattr(library, "BUILT", {})
         patch.setattr(checkpoints, "BUILDERS", {})
         interp.register_machine("own-gru", gru, description="a GRU of the tests", task="experts")
         ran = invoked(

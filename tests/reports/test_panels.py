@@ -9,7 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from interp.results import figures
-from interp.results.figures import _DIVERGING, SEQUENTIAL
+from interp.results.figures import DIVERGING, SEQUENTIAL
 from reports import panels
 
 
@@ -58,7 +58,7 @@ def test_every_head_has_its_panel() -> None:
     np.testing.assert_array_equal(drawn["2.1"], patterns[1][0])
 
 
-@pytest.mark.parametrize("colours", [SEQUENTIAL, _DIVERGING])
+@pytest.mark.parametrize("colours", [SEQUENTIAL, DIVERGING])
 def test_opacity_grows_with_the_magnitude(colours: matplotlib.colors.Colormap) -> None:
     """A third of the largest value is a third opaque: four even stops once made it white."""
     values = np.linspace(0, 1, 21)

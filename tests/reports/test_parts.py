@@ -166,8 +166,10 @@ def test_a_report_hashes_a_model_once(
 ) -> None:
     """Whichever parts ask for the digest of its weights: they share one session."""
     hashed: list[Any] = []
-    digest = type(model)._digest
-    monkeypatch.setattr(type(model), "_digest", lambda self: hashed.append(self) or digest(self))
+    describe = type(model).describe_for_digest
+    monkeypatch.setattr(
+        type(model), "describe_for_digest", lambda self: hashed.append(self) or describe(self)
+    )
     asks = [part(key, lambda context: context.model.digest()) for key in ("one", "two")]
     write(model, tmp_path, **SMALL, parts=(overview.part(), *asks))
     assert hashed == [model]

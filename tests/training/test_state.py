@@ -2,20 +2,23 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+import zlib
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from interp.model.saved import content_of
 from interp.support.errors import InputError
-from interp.support.files import _MACHINE_ID, lock_folder
+from interp.support.files import digest_of, lock_folder
 from interp.training import trainer
 from interp.training.config import replace_fields
-from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
+from interp.training.runs import METRICS_FILE, STATE_FILE, load_run, read_state
 from interp.training.trainer import train
 from tests.refusals import refuses
 from tests.training.test_trainer import small
@@ -40,7 +43,8 @@ def rewrite(folder, change, sign):
     change(tensors)
     if sign:
         metadata.pop("digest")
-        metadata["digest"] = _digest(metadata, tensors)
+        contents = (content_of(name, tensor) for name, tensor in sorted(tensors.items()))
+        metadata["digest"] = digest_of(metadata, contents)
     save_file(tensors, path, metadata={"state": json.dumps(metadata)})
 
 
@@ -122,8 +126,9 @@ def test_a_new_run_does_not_return_the_model_of_an_earlier_one(begun):
 def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
+    machine_id = f"{zlib.crc32(platform.node().encode()):08x}"
     stale, alive = (
-        tmp_path / f".x.csv.~{_MACHINE_ID}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid())
+        tmp_path / f".x.csv.~{machine_id}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid())
     )
     for path in (stale, alive):
         path.write_bytes(b"half")

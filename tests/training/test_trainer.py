@@ -21,9 +21,9 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.config import TrainingConfig, replace_fields
 from interp.training.goal import preset
-from interp.training.muon import Muon, _orthogonalise, is_stack
+from interp.training.muon import Muon, is_stack, orthogonalise
 from interp.training.runs import load_run
-from interp.training.trainer import _schedule, train
+from interp.training.trainer import schedule, train
 from tests.refusals import refuses
 from tests.shell import invoked
 
@@ -366,7 +366,7 @@ def test_compiled_and_plain_steps_agree():
 def test_rates_warm_up_and_fall_to_zero(decay, expected):
     """Linear: constant up to the middle of the run, then a line to zero; cosine: one half at half of the rest."""
     config = small(warmup_steps=4, stages=[{"n_rounds": 2, "steps": 40}], decay=decay)
-    assert {step: _schedule(step, config) for step in expected} == pytest.approx(expected)
+    assert {step: schedule(step, config) for step in expected} == pytest.approx(expected)
 
 
 def test_a_run_goes_on_from_a_trained_model(tmp_path):
@@ -396,7 +396,7 @@ def test_a_run_goes_on_from_a_trained_model(tmp_path):
 @pytest.mark.parametrize("shape", [(6, 6), (3, 8, 4), (2, 4, 16)])
 def test_singular_values_become_about_one(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    singular_values = torch.linalg.svdvals(_orthogonalise(matrix))
+    singular_values = torch.linalg.svdvals(orthogonalise(matrix))
     assert singular_values.min() > 0.5
     assert singular_values.max() < 1.3
 
@@ -404,9 +404,9 @@ def test_singular_values_become_about_one(shape):
 def test_singular_vectors_stay_and_each_matrix_of_a_stack_is_on_its_own():
     stack = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(1))
     left_vectors, _, right = torch.linalg.svd(stack[1], full_matrices=False)
-    rotated = left_vectors.T @ _orthogonalise(stack)[1] @ right.T
+    rotated = left_vectors.T @ orthogonalise(stack)[1] @ right.T
     torch.testing.assert_close(rotated, torch.diag(rotated.diagonal()), atol=1e-4, rtol=0)
-    torch.testing.assert_close(_orthogonalise(stack)[1], _orthogonalise(stack[1]))
+    torch.testing.assert_close(orthogonalise(stack)[1], orthogonalise(stack[1]))
 
 
 def test_a_step_has_the_size_of_adamw():

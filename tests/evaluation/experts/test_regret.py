@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.evaluation.experts.regret import (
-    _ROUNDING,
-    _check_predictions,
     excess_log_loss,
     log_loss,
     mistakes,
@@ -150,13 +148,13 @@ def test_bad_predictions_are_refused(predictions, message):
 
 def test_rounding_beyond_0_and_1_is_clipped_and_no_more():
     """A float32 model's certainty may leave [0, 1] by its rounding; anything further is no probability."""
-    within_rounding = 0.9 * _ROUNDING
-    inside = np.array([[-within_rounding, 1 + within_rounding, 0.5]])
-    assert _check_predictions(inside, by_hand()).tolist() == [[0.0, 1.0, 0.5]]
-    for outside in (-1.1 * _ROUNDING, 1 + 1.1 * _ROUNDING):
+    inside = np.array([[-9e-7, 1 + 9e-7, 0.5]])
+    clipped = np.array([[0.0, 1.0, 0.5]])
+    np.testing.assert_array_equal(log_loss(inside, by_hand()), log_loss(clipped, by_hand()))
+    for outside in (-1.1e-6, 1 + 1.1e-6):
         refuses(
             r"must be probabilities in \[0, 1\], got .* at \[0, 1\]",
-            _check_predictions,
+            log_loss,
             np.array([[0.5, outside, 0.5]]),
             by_hand(),
         )

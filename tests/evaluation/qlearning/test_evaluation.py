@@ -66,7 +66,7 @@ def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(
 def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
     result = qlearning.evaluate(untrained, ["grid"], n_episodes=12, commit="target")
     frame = result.to_frame()
-    assert set(frame["key"]) == {"model", *qlearning._CONTROLS}
+    assert set(frame["key"]) == {"model", "cut", "repeat_last", "chance"}
     assert set(frame["regime"]) == {"grid"}
     assert set(frame[frame["key"] == "model"]["commit"]) == {"target"}
     quantities = set(frame[frame["key"] == "model"]["quantity"])

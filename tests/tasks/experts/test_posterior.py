@@ -12,10 +12,10 @@ from sklearn.calibration import calibration_curve
 from interp.evaluation.experts.regret import excess_log_loss, log_loss
 from interp.stats.intervals import mean_interval
 from interp.support.errors import InputError
-from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
+from interp.tasks.experts import REGIMES, ExpertRegime, families, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.posterior import (
-    _list_orders,
+    average_orders,
     filter_switches,
     log_evidence,
     mean_accuracy,
@@ -94,10 +94,10 @@ def test_tails_that_underflow_stay_exact(record):
 
 
 def test_without_prior_knowledge_the_closed_form_is_the_general_one_bit_for_bit() -> None:
-    """Counts, and fractions of them."""
+    """Counts, and fractions of them; the smallest number above 0 is no 0."""
     counts = np.random.default_rng(0).integers(0, 3000, (2, 1000))
     for hits, misses in (counts, counts * np.array([[0.37], [0.91]])):
-        general = posterior._mean(hits + 1.0, misses + 1.0, 0.0, 1.0)
+        general = mean_accuracy(hits, misses, (5e-324, 1.0))
         np.testing.assert_array_equal(mean_accuracy(hits, misses, (0.0, 1.0)), general)
 
 
@@ -243,12 +243,16 @@ def test_blocks_of_episodes_change_nothing(name, monkeypatch):
 
 
 def test_orders_are_counted_before_they_are_listed():
-    assert len(_list_orders(REGIMES["stratified"].list_intervals(4))[1]) == 24
-    assert len(_list_orders(REGIMES["2-real"].list_intervals(7))[1]) == 21
-    with pytest.raises(
-        InputError, match="30 experts in 4 kinds of slot have 24360 orders, more than 1000"
+    """Of the 40! arrangements of 40 experts, two of them real, 780 differ."""
+    prior = REGIMES["2-real"].list_intervals(40)
+    assert np.isfinite(average_orders(sample(1, 2, 40, seed=0), [prior])).all()
+    for name, n, words in (
+        ("stratified", 30, "4 kinds of slot have 24360 orders"),
+        ("2-real", 60, "1770 orders"),
     ):
-        _list_orders(REGIMES["stratified"].list_intervals(30))
+        prior = REGIMES[name].list_intervals(n)
+        message = f"{n} experts in .*{words}, more than 1000"
+        refuses(message, average_orders, sample(1, 2, n, seed=0), [prior])
 
 
 def test_switching_between_unknown_accuracies_is_refused():

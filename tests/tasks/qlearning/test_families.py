@@ -11,6 +11,8 @@ from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.sampling import battery
 from tests.refusals import refuses
 
+MEAN_REWARD = TASK.rivals()["mean_reward"].make()
+
 
 @pytest.fixture(scope="module")
 def episodes():
@@ -55,7 +57,7 @@ def test_with_one_action_mean_and_maximum_are_the_same():
 
 
 def test_mean_reward_and_visits_count(walk):
-    mean_rewards = after(families._mean_reward(), walk)[-1]
+    mean_rewards = after(MEAN_REWARD, walk)[-1]
     assert mean_rewards.tolist() == [[1, 0], [0, 0.5]]
     visits = after(families.visit_counts(-1.0), walk)[-1]
     assert visits.tolist() == [[-2, 0], [0, -1]]
@@ -64,7 +66,7 @@ def test_mean_reward_and_visits_count(walk):
 LEARNERS = [
     families.mean_bootstrap(),
     families.sarsa(),
-    families._mean_reward(),
+    MEAN_REWARD,
     families.visit_counts(),
 ]
 
