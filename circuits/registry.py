@@ -20,9 +20,9 @@ from interp.model import library
 from interp.support.checks import (
     MOST_GB,
     check_number,
+    check_type,
     checked,
     checked_fields,
-    fit,
     index_by_key,
     integer,
     kind_of,
@@ -157,7 +157,7 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
         # Annotations are texts, which are evaluated where the builder was written.
         names_in_scope = getattr(inspect.unwrap(builder), "__globals__", {})
         kind = kind_of(parameter.annotation, names_in_scope)
-        arguments[argument] = fit(argument, value, kind, parameter.default)
+        arguments[argument] = check_type(argument, value, kind, parameter.default)
     sizes = {}
     for size in tasks.get(record.task).sizes:
         value = arguments.get(size.name, size.default)
@@ -253,7 +253,7 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     """
     from interp.model.transformer import HookedLatentTransformer
 
-    fit("model", model, HookedLatentTransformer)
+    check_type("model", model, HookedLatentTransformer)
     if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
         return model
     origin = model.origin

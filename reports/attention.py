@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from interp.core.display import describe_lacking
 from interp.core.machine import Machine
 from interp.results.palette import LIGHT
-from interp.support.checks import checked, checked_fields, fit
+from interp.support.checks import check_type, checked, checked_fields
 from interp.support.errors import InputError, require
 from reports.blocks import TEMPLATES, environment, policy, stylesheet
 from reports.texts import TEXTS
@@ -183,7 +183,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     """
     from interp.model.run import Rollout
 
-    fit("run", run, Rollout)
+    check_type("run", run, Rollout)
     hooks = sorted(name for name in run.cache if name.endswith("attn.hook_pattern"))
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
     require(hooks, f"the run caches no attention; give {example}")

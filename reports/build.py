@@ -24,7 +24,7 @@ from interp.core.machine import Machine
 from interp.core.task import Task
 from interp.model.library import models
 from interp.results.measure import Measure, sentence
-from interp.support.checks import checked, fit, index_by_key, refuse_endless
+from interp.support.checks import check_type, checked, index_by_key, refuse_endless
 from interp.support.errors import convert_errors, require
 from interp.support.files import digest_of, file_to_write, writable
 from interp.support.provenance import provenance
@@ -110,7 +110,7 @@ def write(
         candidates = parts_for(task)
         fewest_rounds = 10
     else:
-        candidates = fit("parts", parts, Sequence[Part])
+        candidates = check_type("parts", parts, Sequence[Part])
         fewest_rounds = 1
     context = Context(
         model=subject,
@@ -188,9 +188,9 @@ def _choose_parts(context: Context, candidates: Sequence[Part]) -> None:
     # Parts may be a user's: their functions may raise errors, or return values of a wrong type.
     with convert_errors("what a part says of itself"):
         for part in candidates:
-            if not fit(f"{part.key!r} applies", part.applies(context), bool):
+            if not check_type(f"{part.key!r} applies", part.applies(context), bool):
                 continue
-            lacking = fit(f"what {part.key!r} lacks", part.lacking(context), str)
+            lacking = check_type(f"what {part.key!r} lacks", part.lacking(context), str)
             if lacking:
                 missing[part.key] = lacking
             elif context.quick and part.slow:
@@ -279,7 +279,9 @@ def _call(context: Context, part: Part, name: str, kind: Any) -> Any:
     """
 
     def call(computed: Any, context: Context) -> Any:
-        return fit(f"the {name} of {part.key!r}", getattr(part, name)(computed, context), kind)
+        return check_type(
+            f"the {name} of {part.key!r}", getattr(part, name)(computed, context), kind
+        )
 
     return _attempt(context, part, call)
 
@@ -313,7 +315,7 @@ def _write_heading(context: Context) -> tuple[str, str]:
     for part in context.parts:
         if part.heading:
             heading = convert_errors("a heading")(part.heading)(context)
-            return fit("heading", heading, tuple[str, str])
+            return check_type("heading", heading, tuple[str, str])
     task = context.task
     return context.model.name, f"A model of {task.name}: {task.what}."
 
@@ -457,6 +459,6 @@ def _draw_blocks(part: Part, computed: Any, context: Context) -> list[Section]:
     drawn = part.draw(computed, context)
     if isinstance(drawn, Section):
         return [drawn]
-    blocks = list(fit(f"what {part.key!r} draws", drawn, Sequence[Any]))
+    blocks = list(check_type(f"what {part.key!r} draws", drawn, Sequence[Any]))
     are_sections = bool(blocks) and all(isinstance(block, Section) for block in blocks)
     return blocks if are_sections else [Section(part.title, blocks)]

@@ -307,8 +307,10 @@ def test_counts_that_no_run_lives_to_finish_are_refused_with_an_estimate(name):
 
 def test_what_users_call_is_checked_once_and_what_their_functions_call_is_checked_too(monkeypatch):
     """Calls within the toolkit are trusted: a small comparison made 52,000 checks, of which users needed ten."""
-    names, fit = [], checks.fit
-    monkeypatch.setattr(checks, "fit", lambda name, *rest: names.append(name) or fit(name, *rest))
+    names, check_type = [], checks.check_type
+    monkeypatch.setattr(
+        checks, "check_type", lambda name, *rest: names.append(name) or check_type(name, *rest)
+    )
     ratio_interval(
         [1.0, 2.0], [2.0, 2.0], seed=np.int64(10)
     )  # it draws weights, and makes an Interval

@@ -32,7 +32,7 @@ from interp.choices.explain import (
 from interp.choices.scoring import ChoiceData, FamilyScore, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
 from interp.results.measure import Result, join_words
-from interp.support.checks import checked, checked_result, fit
+from interp.support.checks import check_type, checked, checked_result
 from interp.support.errors import require
 
 CHOICES_A_PART = 40_000
@@ -336,7 +336,7 @@ def explain_each(
         InputError: if the episodes name no participants, or a participant made fewer than 32
             choices.
     """
-    fit("episodes", episodes, Episodes)
+    check_type("episodes", episodes, Episodes)
     require(
         getattr(episodes, "participants", None) is not None,
         "the episodes name no participants; give participants, one an episode",

@@ -37,9 +37,9 @@ from interp.stats.intervals import number_participants
 from interp.support.checks import (
     array_of,
     check_fields,
+    check_type,
     checked,
     checked_fields,
-    fit,
     format_value,
     index_by_key,
     integer,
@@ -620,7 +620,7 @@ def exchange_history(
         make_copy: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
             by default ``dataclasses.replace``.
     """
-    t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
+    t = corrupted_round(check_type("episodes", episodes, Episodes), round, history=True)
     # A name that is no attribute of the episodes raises AttributeError, which becomes this message.
     with convert_errors("names are of arrays of the episodes: {error}", of=AttributeError):
         arrays = {

@@ -40,7 +40,14 @@ from interp.interventions.experiment import Tabulated, make_interval_table, tabu
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.model.rollout import replay
 from interp.stats.intervals import Interval, mean_interval, resample_weights
-from interp.support.checks import check_number, checked, fit, integer, non_empty, refuse_endless
+from interp.support.checks import (
+    check_number,
+    check_type,
+    checked,
+    integer,
+    non_empty,
+    refuse_endless,
+)
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 
@@ -70,7 +77,7 @@ class CircuitScorer:
         self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample"
     ) -> None:
         """Run the clean and the corrupted round once, and store what every circuit needs of them."""
-        round, read_round = fit("pair", pair, Pair).round, pair.read_round
+        round, read_round = check_type("pair", pair, Pair).round, pair.read_round
         require(
             read_round == round,
             f"circuits are measured at the round they run in, got {round}, read {read_round}",
@@ -134,7 +141,7 @@ class CircuitScorer:
         graph, pair, readouts = self.graph, self.pair, self._readouts
         keys: list[bytes] = []
         not_run: dict[bytes, NDArray[Any]] = {}
-        for keep in fit("keeps", keeps, Sequence[Any]):
+        for keep in check_type("keeps", keeps, Sequence[Any]):
             circuit = graph.require_edge_values("keep", keep, low=0, high=1)
             # With the type: the same bytes mean other numbers in another type.
             key = circuit.tobytes() + str(circuit.dtype).encode()

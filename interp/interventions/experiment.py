@@ -48,7 +48,7 @@ from interp.model.rollout import Step, require_own, run_round, runs_without_hook
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
-from interp.support.checks import checked, checked_fields, checked_result, fit
+from interp.support.checks import check_type, checked, checked_fields, checked_result
 from interp.support.errors import convert_errors, require, require_known
 
 _KEY_COLUMNS = ["edit", "edited", "read", "outcome"]
@@ -483,7 +483,7 @@ class Outcome:
         """Return the outcome with the key ``outcome`` ("prediction", "state" or "latents"). An
         :class:`Outcome` is returned unchanged.
         """
-        return cls(outcome) if isinstance(outcome, str) else fit("outcome", outcome, Outcome)
+        return cls(outcome) if isinstance(outcome, str) else check_type("outcome", outcome, Outcome)
 
     def values(
         self,
@@ -689,7 +689,9 @@ class Experiment:
         """
         if callable(self.readout):
             numbers = convert_errors("readout=")(self.readout)(outputs)
-            return fit("what readout= gives", numbers, Float[Tensor, "edit episode round outcome"])
+            return check_type(
+                "what readout= gives", numbers, Float[Tensor, "edit episode round outcome"]
+            )
         starts, run, pairs = self.starts, self.run, self.pairs
         start_indices = [starts.index(t) for t, _ in pairs]
         lags = [read - t for t, read in pairs]

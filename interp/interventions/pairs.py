@@ -28,7 +28,7 @@ from interp.core.task import Corruption
 from interp.model.layout import RoundLayout
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout, select_rounds
-from interp.support.checks import checked, checked_fields, checked_result, fit, index_by_key
+from interp.support.checks import check_type, checked, checked_fields, checked_result, index_by_key
 from interp.support.errors import InputError, require, require_known
 
 
@@ -565,7 +565,7 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
         require_known("metric", name, METRICS)
         metric = METRICS[name]
     else:
-        metric = fit("metric", name, Metric)
+        metric = check_type("metric", name, Metric)
     if layout is None or layout.kind in metric.kinds:
         return metric
     kind = layout.kind

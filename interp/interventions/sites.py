@@ -40,10 +40,10 @@ from interp.model.run import Rollout
 from interp.model.transformer import COMPONENTS as COMPONENTS
 from interp.support.checks import (
     array_of,
+    check_type,
     checked,
     checked_fields,
     convert_value,
-    fit,
     integer,
     non_empty,
 )
@@ -134,9 +134,9 @@ class Site:
         named layer, head and position.
         """
         if self.kind is _LOOK_UP_KIND:
-            kind = component(fit("component", self.component, str))
+            kind = component(check_type("component", self.component, str))
         else:
-            kind = fit("kind", self.kind, Component)
+            kind = check_type("kind", self.kind, Component)
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
         layer, head, position = self.layer, self.head, self.position
@@ -531,7 +531,7 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
         new: the new values, in the shape of the site's part of the activation.
     """
     changed = activation.clone()
-    new = fit("what is written", new, Tensor)
+    new = check_type("what is written", new, Tensor)
     index = site.index(layout)
     try:
         changed[index] = new.to(changed.dtype)

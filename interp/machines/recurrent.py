@@ -34,9 +34,9 @@ from interp.model.rollout import rollout
 from interp.model.taps import Point
 from interp.support.checks import (
     MOST_GB,
+    check_type,
     checked,
     file_path,
-    fit,
     format_value,
     integer,
     kind_of,
@@ -95,7 +95,7 @@ class Said:
         """Select the positions of a round that are encoded, before and after the prediction, and
         count the numbers that encode them.
         """
-        self.layout = fit("layout", layout, RoundLayout)
+        self.layout = check_type("layout", layout, RoundLayout)
         self.n_ids = len(layout.vocabulary)
         predict = layout.predict_position
         update = layout.update_position
@@ -152,7 +152,9 @@ def add_hook_points(
     """
     for name in options:
         require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own_options])
-    fitting = {name: fit(name, value, _TYPES.get(name, object)) for name, value in options.items()}
+    fitting = {
+        name: check_type(name, value, _TYPES.get(name, object)) for name, value in options.items()
+    }
     user_points = fitting.get("points") or {}
     is_mapping = isinstance(user_points, Mapping)  # interp.adapt refuses anything else
     return {**fitting, "points": {**points, **user_points} if is_mapping else user_points}

@@ -52,8 +52,8 @@ from interp.model.outside import OutsideReads
 from interp.model.run import limit_rounds
 from interp.model.taps import Point, Tap
 from interp.support.checks import (
+    check_type,
     checked,
-    fit,
     format_value,
     integer,
     refuse_beyond_machine,
@@ -173,7 +173,7 @@ class AdaptedMachine(HookedMachine):
         set on the model only, and the user's module keeps its mode. While a round runs, its parts
         are in evaluation mode nevertheless; afterwards they have their earlier mode again.
         """
-        if fit("mode", mode, bool):  # which refuses anything but a bool
+        if check_type("mode", mode, bool):  # which refuses anything but a bool
             return super().train()
         self.training = False
         return self

@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.core.display import Cache, table_html
 from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.support.checks import checked, checked_result, fit, format_value, non_empty
+from interp.support.checks import check_type, checked, checked_result, format_value, non_empty
 from interp.support.errors import require
 from interp.support.foreign import escape_line
 from interp.support.lazy import entry
@@ -213,7 +213,7 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, may_repeat: bool = False) ->
         n_rounds: number of rounds that exist.
         may_repeat: True if the same round may be named more than once.
     """
-    rounds = fit("rounds", rounds, Rounds)
+    rounds = check_type("rounds", rounds, Rounds)
     if isinstance(rounds, str):
         return list(range(n_rounds))
     if isinstance(rounds, slice):
@@ -241,7 +241,7 @@ def _select_slice(rounds: slice, n_rounds: int) -> list[int]:
         n_rounds: number of rounds that exist.
     """
     for end in (rounds.start, rounds.stop, rounds.step):
-        fit("the ends of a slice of rounds", end, int | None)
+        check_type("the ends of a slice of rounds", end, int | None)
     require(rounds.step != 0, "a slice of rounds needs a step other than 0")
     selected = list(range(n_rounds)[rounds])
     require(len(selected) > 0, f"{rounds} selects none of the {n_rounds} rounds")

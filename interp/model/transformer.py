@@ -38,7 +38,7 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.lens import LensSurface
 from interp.model.locks import exclusive
 from interp.model.plain import PlainBlock, can_run_plainly
-from interp.support.checks import MOST_GB, checked, fit, format_value
+from interp.support.checks import MOST_GB, check_type, checked, format_value
 from interp.support.errors import InputError, require
 from interp.support.session import compute_once
 
@@ -745,7 +745,7 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
         model: the model; it is not changed.
         seed: seed of the weights.
     """
-    fit("model", model, Machine)
+    check_type("model", model, Machine)
     key = ("untrained", seed, model.weights_version())
     return compute_once(key, model, make=lambda: model.untrained(seed))
 

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.core.display import table_html
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.checks import checked_fields, fit, format_value, require_real
+from interp.support.checks import check_type, checked_fields, format_value, require_real
 from interp.support.errors import require, require_known
 from interp.support.files import read_tables
 from interp.support.foreign import escape_invisible
@@ -403,7 +403,7 @@ class Measure:
         >>> Measure.from_dict(measure.to_dict()) == measure
         True
         """
-        fit("a measure's record", record, Mapping[str, Any])
+        check_type("a measure's record", record, Mapping[str, Any])
         names = [field.name for field in fields(cls)]
         for name in (*names, "low", "high"):
             require(name in record, f"a measure's record lacks {name!r}; give what to_dict() wrote")
@@ -414,7 +414,7 @@ class Measure:
             high=_number_of_json(record["high"]),
         )
         values["threshold"] = _number_of_json(record["threshold"])
-        controls = fit("controls", record["controls"], Mapping[str, Mapping[str, Any]])
+        controls = check_type("controls", record["controls"], Mapping[str, Mapping[str, Any]])
         values["controls"] = {
             name: Control(_number_of_json(control.get("number")), control.get("counts", True))
             for name, control in controls.items()
@@ -499,7 +499,7 @@ def merge_copies(values: Iterable[float]) -> Control:
     Control(number=0.4, counts=True)
     """
     known = []
-    for value in fit("values", values, Iterable[Any]):
+    for value in check_type("values", values, Iterable[Any]):
         require_real("values", value)
         if not isnan(value):
             known.append(float(value))

@@ -870,7 +870,7 @@ def checked(function: _F) -> _F:
                 raise InputError(f"{function.__qualname__}: {error}") from error
             for name, (kind, default) in kinds.items():
                 if name in bound.arguments:
-                    bound.arguments[name] = fit(name, bound.arguments[name], kind, default)
+                    bound.arguments[name] = check_type(name, bound.arguments[name], kind, default)
             with without_inference_or_autocast():
                 return function(*bound.args, **bound.kwargs)
         finally:
@@ -935,10 +935,12 @@ def check_fields(record: Any, finite: bool = True) -> None:
         # Fits make hundreds of thousands of records, so the most frequent values are not checked.
         is_plain_text = kind is str and type(value) is str
         if value is not default and not is_plain_text:
-            object.__setattr__(record, name, fit(name, value, kind, default, finite))
+            object.__setattr__(record, name, check_type(name, value, kind, default, finite))
 
 
-def fit(name: str, value: Any, kind: Any, default: Any = UNCHECKED, finite: bool = True) -> Any:
+def check_type(
+    name: str, value: Any, kind: Any, default: Any = UNCHECKED, finite: bool = True
+) -> Any:
     """Check that ``value`` is of type ``kind``, and return it with NumPy scalars converted to
     Python numbers. Raise InputError otherwise.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from interp.support.checks import checked_fields, fit
+from interp.support.checks import check_type, checked_fields
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.table_file import TextTable
 
@@ -183,7 +183,9 @@ def list_column_names(role: str, columns: str | Sequence[str] | None) -> tuple[s
     """
     if columns is None:
         return ()
-    names = [columns] if isinstance(columns, str) else fit(role, columns, str | Sequence[str])
+    names = (
+        [columns] if isinstance(columns, str) else check_type(role, columns, str | Sequence[str])
+    )
     return tuple(name.strip() for name in names)
 
 

@@ -37,7 +37,7 @@ from interp.interventions.sites import Site, resolve_site
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.stats.decoder import RIDGE
-from interp.support.checks import checked, checked_fields, fit, format_value
+from interp.support.checks import check_type, checked, checked_fields, format_value
 from interp.support.errors import InputError, convert_errors, require, require_known
 from reports.blocks import environment
 from reports.texts import TEXTS
@@ -382,7 +382,7 @@ class Edit:
                 f"{pair!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once",
             )
             require_known(f"option of {self.what!r}", name, known)
-            options[name] = fit(name, _parse_number(text), parameters[name].annotation)
+            options[name] = check_type(name, _parse_number(text), parameters[name].annotation)
         return record, options
 
     def change_inputs(self, setup: Setup, episodes: Episodes) -> Episodes:

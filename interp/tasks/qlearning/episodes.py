@@ -25,8 +25,8 @@ from interp.core.task import BaseEpisodes, episode_array, length_of, pad_rounds,
 from interp.support.checks import (
     array_of,
     check_fields,
+    check_type,
     checked,
-    fit,
     integer,
     refuse_beyond_machine,
 )
@@ -518,7 +518,7 @@ def list_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
     require(batches, "no episodes were given; pass one batch of MDPEpisodes or several")
     for batch in batches:
-        fit("episodes", batch, MDPEpisodes)
+        check_type("episodes", batch, MDPEpisodes)
     return batches
 
 
