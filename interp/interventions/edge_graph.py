@@ -52,6 +52,8 @@ def require_heads(model: Machine, what: str) -> HookedLatentTransformer:
         model: the model.
         what: what needs heads, in the plural, for the error message, such as "edges".
     """
+    # Only our own transformers can resume a round at a layer, and they have hook points at what each
+    # head reads and writes. Other machines may have attention, but no such points.
     if can_resume_rounds(model):
         return cast(HookedLatentTransformer, model)
     missing = (

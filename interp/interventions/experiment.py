@@ -1122,6 +1122,7 @@ def _make_change(
         place.
         """
         if isinstance(value, Tensor):
+            # `tensor_rows` spreads `value` over all rows, one per episode and edited round.
             rows = edit.tensor_rows(rounds, n_rounds)[part]
             width, wanted = rows.shape[-1], activation.shape[-1]
             require(

@@ -250,6 +250,8 @@ class Writer:
         is_spanned = sizes > 1e-9 * sizes.max()
         basis = vectors[:, is_spanned]
         n_numbers = len(basis)
+        # 1 for the numbers that may be changed, 0 for padding, which stays 0. Without padding
+        # (None), all may be changed.
         is_used = torch.ones(n_numbers) if self.is_used is None else self.is_used.flatten().cpu()
         n_used = int(is_used.sum())
         require(

@@ -450,5 +450,7 @@ class _Patches:
         # Attention over a window has fewer keys, too: the last axis of patterns and scores.
         source = source[..., : activation.shape[-1]]
         by_cell = activation.unflatten(0, (len(self.cells), len(source)))  # [cell, episode, ...]
+        # A looped model runs a variable number of iterations, and activations of those that it did
+        # not run are NaN. Where both runs lack one, infinity is written: NaN would look like no edit.
         new = mark_absent(source.to(by_cell.dtype), by_cell)
         return torch.where(mask, new, by_cell).flatten(0, 1)
