@@ -77,7 +77,7 @@ def measure_of(
         probe: name of the probe in sentences, such as "linear probe".
     """
     name = target.noun
-    if ":" in target.key:
+    if ":" in target.key:  # such as "log_weights:before"; without ":", the value after the round
         name += " before the round"
     source, at_site = _describe_site(site)
     skill = score.skill

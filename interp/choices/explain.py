@@ -695,7 +695,8 @@ def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
         data: the choices of all players.
         player: index of the player.
         q: the family's probability of each outcome, ``[episode, round, outcome]``; only the
-            player's episodes.
+            player's episodes, and only their scored rounds: those from index ``data.first_asked``
+            on. ``data`` has the choices of these rounds, too.
 
     Returns:
         Statistics, such as how often a choice is repeated after a success, of the player and of
@@ -705,6 +706,7 @@ def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
     known = data.known[rows]
     choices = data.choices[rows]
     episodes = data.episodes.select(rows)
+    # The episodes have all rounds; `successes_of` leaves out those before the first scored one.
     successes = successes_of(episodes, choices, data.first_asked)
     # "Player" may stand for several participants whose choices are fitted together. The check then
     # accounts for differences between them.

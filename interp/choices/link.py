@@ -165,13 +165,15 @@ class ChoiceLikelihood:
         others, of which the methods need only a few numbers for each choice.
         """
         n_outcomes = p.shape[-1]
+        # If the algorithm has a temperature of its own (`tempered`), the temperature here stays 1.
+        # No choice is then set apart: all count with the probability that the algorithm predicts.
         is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
         tied_counts = np.bincount(choices[is_tied], minlength=n_outcomes)
         # Laplace's rule of succession, so that no outcome gets probability 0.
         self.tied = (tied_counts + 1.0) / (is_tied.sum() + n_outcomes)
         self.tied_nats = -float(tied_counts @ np.log(self.tied))
         untied_p = p[~is_tied]
-        untied_guess = guess[~is_tied]
+        untied_guess = guess[~is_tied]  # probabilities of a uniform guess among offered outcomes
         chosen = choices[~is_tied][:, None]
         self._guess_of_choice = np.take_along_axis(untied_guess, chosen, -1)[:, 0]
         log_p = np.log(np.maximum(untied_p, _LEAST_PROBABILITY))
