@@ -518,6 +518,7 @@ def _explain_why_not_ablated(machine: Machine) -> str:
     can.
     """
     missing = describe_lacking(machine, "pattern")  # attention patterns: it has no heads
+    # An ablated run resumes a round at the residual stream of the head's layer.
     if missing or can_resume_rounds(machine):
         return missing
     return f"{machine.name} has attention, but no residual stream to be run on from"

@@ -174,6 +174,7 @@ class StatePart(Result):
             note = f"the round is given to {' and '.join(with_round)}"
         first, last = worst.band
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+        # `seen` is what the score compares: "predictions" or "carried values" (the state).
         where = f"the {worst.seen} of {worst.target} on the latents of {worst.source}"
         return Measure(
             key="state",

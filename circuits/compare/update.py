@@ -535,7 +535,9 @@ def _fit_family(
         The error of the best rule where it was fitted, and its score on other steps.
     """
     centred = centred_states(algorithm)
-    # A parameter that enters the prediction changes no step.
+    # `used_by` names the variables that a parameter enters, such as "prediction". It is empty for a
+    # parameter that may enter all equations, also those of the state. Only such a parameter can
+    # change a step; in the families of updates, the others only change the prediction.
     free = [parameter for parameter in family.searched if not parameter.used_by]
 
     def make_rule(parameters: Mapping[str, float]) -> Algorithm:
@@ -620,7 +622,9 @@ def _list_extensions(family: Family, fixed: Mapping[str, Any]) -> list[dict[str,
         name = parameter.name
         if name in fixed:
             shared[name] = fixed[name]
-        elif not parameter.used_by:  # a parameter that enters the prediction changes no step
+        # A parameter with names of variables in `used_by` only enters the prediction, and changes no
+        # step.
+        elif not parameter.used_by:
             free.append(parameter)
     names = [parameter.name for parameter in free]
     return [shared | dict(zip(names, point, strict=True)) for point in list_grid_points(free)]

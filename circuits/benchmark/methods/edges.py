@@ -61,7 +61,8 @@ def _score_by_attribution(
     """Score each edge by its gradient attribution (edge attribution patching), averaged over
     episodes.
 
-    The largest score over cases (a corruption, with an output that it changes) counts.
+    The largest score over cases counts. A case is a corruption, the corrupted round, and an exit:
+    an output of the model that the corruption changes, such as "prediction" (``case.exit``).
 
     Args:
         steps: number of steps of integrated gradients; 1 for plain gradients.
@@ -175,7 +176,8 @@ def _score_by_patching(
     """Score each node by the effect of patching its output, divided by the effect of the
     corruption.
 
-    The largest score over cases (a corruption, with an output that it changes) counts.
+    The largest score over cases counts. A case is a corruption, the corrupted round, and an exit:
+    an output of the model that the corruption changes, such as "prediction" (``case.exit``).
 
     Args:
         direction: "noising" (corrupted into clean) or "denoising" (clean into corrupted).
