@@ -327,7 +327,7 @@ class Algorithm:
             is_after = variable.key.startswith(NEXT)
             if variable.role == "state" or (is_computed and not is_after):
                 determined.add(variable.key)
-        # So does every variable X for which the algorithm computes next_X.
+        # A variable X for which the algorithm computes next_X has a value before and after, too.
         for variable in self.variables:
             if variable.role == "round" and NEXT + variable.key in self._by_key:
                 determined.add(variable.key)

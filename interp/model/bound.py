@@ -159,7 +159,8 @@ class BoundRounds:
 
         Args:
             tokens: the rounds, ``[batch, pos]``: the number of a round (its row in the table of
-                all bound rounds), repeated at every position.
+                all bound rounds), repeated at every position. A round has more inputs than its
+                tokens, and TransformerLens' tools pass one tensor ``[batch, pos]`` only.
             fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts: as in TransformerLens. Other
                 options are ignored, since tools also pass options of HookedTransformer's forward,
                 such as ``return_type``.

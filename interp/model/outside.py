@@ -49,7 +49,9 @@ class OutsideReads(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Record the weights among the tensors that an operation reads, and run the operation.
-        PyTorch calls this method in place of every operation within the context.
+        PyTorch calls this method in place of every operation within the context. Neither the
+        model's own weights nor a round's inputs are recorded: their addresses are in
+        ``_allowed_addresses``.
 
         Args:
             function, args, kwargs: the operation and its arguments.

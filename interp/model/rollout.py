@@ -299,7 +299,8 @@ def require_own(
         "this rollout was made while hooks were attached to the model, and now none are; run "
         f"{model.name!r} without hooks",
     )
-    # Not whether it is quiet, since flags of hook points change no result.
+    # Here only hooks count. `runs_without_hooks` is also False if a flag of the model switches on
+    # further hook points; but such a flag changes no result.
     parts: Any = model
     require(
         not was_quiet or not any(map(has_hooks, parts.modules())),

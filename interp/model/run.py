@@ -145,6 +145,8 @@ class Rollout:
         """
         all_episodes = self.episodes
         selected_episodes = None
+        # If a user has replaced the tensors by those of fewer episodes, `episodes` may still have
+        # all. Indices into the one are then no indices into the other.
         if all_episodes is not None and len(all_episodes) == self.n_episodes:
             selected_episodes = all_episodes.select(episodes)
         return replace(
