@@ -178,7 +178,12 @@ class Opened:
         condition: str = _CONDITION,
         untrained: int | None = None,
     ):
-        """Store a model that is loaded already; :meth:`load` loads and checks one."""
+        """Store a model that is loaded already; :meth:`load` loads and checks one.
+
+        ``prompt`` is the system prompt (None for the built-in one), ``condition`` the wording of
+        outcomes and the kind of notes. ``untrained`` is the seed with which the weights were drawn
+        at random, or None for trained weights; it is only recorded.
+        """
         self.bridge = bridge
         self.tokenizer = tokenizer
         self.name = name
@@ -579,7 +584,8 @@ class _Conversations:
             prompts: what the model reads.
             names: names of the hooks to record.
             places: tokens to record, ``[episode][token]``, counted from the end.
-            n_anew: number of last tokens that must be computed again.
+            n_anew: number of last tokens that must be computed again. Earlier ones may come from
+                the cache of an earlier call; hooks do not act on these.
 
         Returns:
             The logits after the last token, Float[episode, vocabulary], and name of a hook -> its
@@ -663,7 +669,7 @@ class _Conversations:
             prompts: what the model reads.
             hooks: name of a hook -> function.
             n_anew: number of last tokens that must be computed again, because hooks act on them;
-                earlier tokens come from the cache.
+                earlier tokens may come from the cache of an earlier call.
         """
         rows = [prompt.ids for prompt in prompts]
         start = 0  # number of tokens that are taken from the cache

@@ -207,7 +207,9 @@ def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adap
 
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
     module = _Reader(encoder, MambaModel(config), width)
-    del module.begin  # unused, since there is no position for a thought
+    # The learned vector `begin` is the first vector that "thoughts" reads in place of its own last
+    # hidden state. A Mamba reads no such vector.
+    del module.begin
     del module.core.embeddings  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:

@@ -308,7 +308,8 @@ def series(
             episodes.outcomes.shape == (n_episodes, n_rounds),
             f"{sampler} must give arrays {n_episodes, n_rounds}",
         )
-        make_layout().fit(episodes)
+        make_layout().fit(episodes)  # raises an error if an input or outcome is not a declared one
+        # Copies of one recording get the same name as their participant, and count as one.
         return replace(episodes, participants=name_recordings(episodes))
 
     def losses(

@@ -295,7 +295,7 @@ class TrainingConfig:
         transformers have.
         """
         builder = self.machine.get("builder")
-        arguments = self.machine["arguments"]
+        arguments = self.machine["arguments"]  # __post_init__ has set them to {} if there are none
         is_recipe = isinstance(builder, str) and isinstance(arguments, Mapping)
         require(
             is_recipe and len(self.machine) == 2,
