@@ -302,14 +302,15 @@ class Run:
         """Return the numbers of states and actions of a batch; half of the batches have the usual
         size.
         """
-        n_states, n_actions = (
-            int(rng.integers(low, high + 1)) for low, high in zip(_SMALLEST, _LARGEST, strict=True)
-        )
+        least_states, least_actions = _SMALLEST
+        most_states, most_actions = _LARGEST
+        n_states = int(rng.integers(least_states, most_states + 1))
+        n_actions = int(rng.integers(least_actions, most_actions + 1))
         if rng.random() < 0.5:
             n_states, n_actions = _USUAL
-        for end, most_states in _FEWER_STATES:
+        for end, limit in _FEWER_STATES:  # the first steps have fewer states
             if self.step < end:
-                return min(n_states, most_states), n_actions
+                return min(n_states, limit), n_actions
         return n_states, n_actions
 
     def count_rounds(self) -> int:

@@ -57,7 +57,8 @@ class PlayerBehaviour(Result):
         that explain its choices.
         """
         group_words = ", ".join(self.group.values())
-        return f"{group_words}: {self.found.sentence if self.found else self.answer}"
+        answer = self.found.sentence if self.found else self.answer
+        return f"{group_words}: {answer}"
 
     @property
     def group(self) -> dict[str, str]:

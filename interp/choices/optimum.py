@@ -801,6 +801,6 @@ def contained_points(family: Family, inner: Family) -> list[dict[str, float | st
     additional = [searched for searched in family.searched if searched.name not in inner_names]
     lacked = [name for name in inner_names if name not in names]
     points = [shared | name_values(additional, values) for values in list_grid_points(additional)]
-    if len(lacked) == 1:
+    if len(lacked) == 1:  # such as one learning rate, which this family splits into two
         points.append(shared | {searched.name: lacked[0] for searched in additional})
     return points

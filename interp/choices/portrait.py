@@ -138,12 +138,9 @@ def _iter_bins(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, 
         n_bins: number of bins.
     """
     order = before.argsort(kind="stable")
-    n_used = max(
-        1, min(n_bins, len(order))
-    )  # `array_split` needs at least one part, even of nothing
-    for rows in np.array_split(order, n_used):
-        if not len(rows):
-            continue
+    if not len(order):
+        return
+    for rows in np.array_split(order, min(n_bins, len(order))):  # no bin is empty
         mean_before = before[rows].mean()
         mean_change = change[rows].mean()
         # Least squares: the line from the logit before a round to its change.

@@ -200,7 +200,7 @@ def recovery(
     design: dict[str, Any] = {"n_episodes": 2, "n_rounds": 100, "regime": "reversal", **played}
     seeds = rng.integers(2**31, size=len(truth)).tolist()
     seeded = zip(seeds, truth, strict=True)
-    batches = [sample(**design, seed=its_seed, player=player) for its_seed, player in seeded]
+    batches = [sample(**design, seed=player_seed, player=player) for player_seed, player in seeded]
     episodes = _join_players(batches)
     explained = explain_each(episodes, episodes.choices, families=families, seed=seed)
     return Recovery(tuple(truth), explained)

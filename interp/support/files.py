@@ -169,9 +169,9 @@ def convert_read_errors(
         what: what the user should do if the file is damaged.
     """
     # Reading a pipe could wait forever.
-    is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    is_ordinary = os.path.isfile(path) or os.path.isdir(path)
     require(
-        not is_special,
+        is_ordinary or not os.path.exists(path),
         f"cannot read {str(path)!r}: it is a pipe or a device; save what it gives to a file",
     )
     try:

@@ -481,19 +481,19 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
     settings = [{**asdict(run.config), "seed": None} for run in runs]
     first = settings[0]
     differing = [name for name in first if any(values[name] != first[name] for values in settings)]
-    most_common_text = {}  # name of a setting -> the text of its value in most runs
+    most_common = set()  # of each setting the text of its value in most runs, such as "lr=0.001"
     for name in differing:
         counts = Counter(setting_text(name, values[name]) for values in settings)
         text, _ = counts.most_common(1)[0]
-        most_common_text[name] = text
+        most_common.add(text)
     labels = []
     for values in settings:
-        texts = {name: setting_text(name, values[name]) for name in differing}
+        texts = [setting_text(name, values[name]) for name in differing]
         if len(differing) > 1:
-            texts = {name: text for name, text in texts.items() if text != most_common_text[name]}
+            texts = [text for text in texts if text not in most_common]
         # This run has the most common value of every setting, or no setting differs between runs.
         no_difference = "as most" if differing else "all alike"
-        labels.append(", ".join(texts.values()) or no_difference)
+        labels.append(", ".join(texts) or no_difference)
     return labels
 
 

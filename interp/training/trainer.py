@@ -285,9 +285,6 @@ class TrainingLoop:
         the curriculum is over, save the final model.
         """
         path = self.folder / runs.METRICS_FILE
-        # The bar names the regimes that an evaluation measures, which may not be all of the run's.
-        regimes = self.source.evaluated_regimes
-        measured_on = f" ({', '.join(regimes)})" if regimes else ""
         bar = display("training", self.config.total_steps, self.progress.step, self.is_main)
         with (
             threads_for(self.model),
@@ -309,14 +306,24 @@ class TrainingLoop:
                     self.save()
                 if interrupted() and not self._is_over:
                     raise KeyboardInterrupt
-                text = f"loss {record['loss']:.4f}"
-                excess = self.progress.last_evaluation.get("excess")
-                if excess is not None:
-                    text += f" excess {excess:.4f}{measured_on}"
+                text = self._describe_progress(record["loss"])
                 update(completed=self.progress.step, text=text)
         final = self.folder / "model"
         if self._is_over and self.is_main and not final.exists():
             save_checkpoint(self.model, final)
+
+    def _describe_progress(self, loss: float) -> str:
+        """Return the text before the progress bar: the loss of the last batch, and the excess loss of
+        the newest evaluation with the regimes on which it was measured.
+        """
+        text = f"loss {loss:.4f}"
+        excess = self.progress.last_evaluation.get("excess")
+        if excess is not None:
+            text += f" excess {excess:.4f}"
+            regimes = self.source.evaluated_regimes
+            if regimes:
+                text += f" ({', '.join(regimes)})"
+        return text
 
     @property
     def _is_over(self) -> bool:

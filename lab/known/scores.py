@@ -132,12 +132,12 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
             marks = half[f"{question}_mark"]
             is_scored = marks.isin(MARKS)
             for error, right in (("false yes", "no"), ("false no", "yes")):
-                # A false "yes" is possible where "no" is right, and vice versa. Any name can be wrong.
-                can_err = is_scored
-                if question != "algorithm":
+                if question == "algorithm":
+                    if error == "false no":  # a wrong name counts as a false "yes"
+                        continue
+                    can_err = is_scored
+                else:  # a false "yes" is possible where "no" is right, and vice versa
                     can_err = is_scored & (half[f"{question}_right"] == right)
-                elif error == "false no":
-                    continue
                 is_wrong = marks[can_err] == "wrong"
                 row = {
                     "held out": "yes" if held_out else "no",
