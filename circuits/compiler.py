@@ -156,8 +156,10 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
         names.append((*names_of_heads, *[_NO_HEAD] * n_idle))
     n_neurons_by_layer = Counter(neuron.layer for neuron in circuit.neurons)
     d_head = max(max(len(head.scores), len(head.moves)) for head in circuit.heads)
+    # The model refuses payloads (such as rewards) outside of this range; None for no limit. Rounding
+    # is coarser in float32, so some circuits that are exact for every payload in float64 need a range.
     value_range = circuit.payload_range
-    if dtype == torch.float32:  # coarser, so that a circuit may need a range that float64 does not
+    if dtype == torch.float32:
         value_range = value_range or circuit.float32_range
     origin = {
         "circuit": circuit.name,

@@ -418,9 +418,12 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     """
     ids, constant, any_action = wiring.ids, wiring.constant, wiring.any_action
     sink, states, move = wiring.sink, wiring.states, wiring.move
-    # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
-    only_actions = constant - any_action + ids["Update"]  # c_a is an action and an Update, too
-    only_select, only_reward = constant - ids["Select"], constant - ids["r"]
+    # A gate is a direction. It reads 0 at the tokens that look back, and 1 at all others, which
+    # attend to the sink.
+    # A token c_a is both an action and an Update, and does not look back: 1 - 1 + 1.
+    all_but_actions = constant - any_action + ids["Update"]
+    all_but_select = constant - ids["Select"]
+    all_but_reward = constant - ids["r"]
 
     # Names of states: actions copy the one before them; Select copies s' and r copies s_t.
     to_actions = to_select = to_reward = move(states, "id", "id")
@@ -430,20 +433,25 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
         to_select = move(states, "id", "buf2")
         to_reward = tuple((ids[state], ids[state] + wiring.buf2[state]) for state in states)
     state_to_actions = wire.fixed_offset(
-        "1.1 state to actions", layer=0, offset=1, moves=to_actions, gate=only_actions, sink=sink
+        "1.1 state to actions", layer=0, offset=1, moves=to_actions, gate=all_but_actions, sink=sink
     )
     state_to_select = wire.fixed_offset(
-        "1.2 state to Select", layer=0, offset=2, moves=to_select, gate=only_select, sink=sink
+        "1.2 state to Select", layer=0, offset=2, moves=to_select, gate=all_but_select, sink=sink
     )
     state_to_reward = wire.fixed_offset(
-        "1.3 state to reward", layer=0, offset=2, moves=to_reward, gate=only_reward, sink=sink
+        "1.3 state to reward", layer=0, offset=2, moves=to_reward, gate=all_but_reward, sink=sink
     )
 
     # Tags of the two phases: the action taken copies Qcurr, and the candidates copy Qnext.
     current_tag, next_tag = move(("Qcurr",), "id", "id"), move(("Qnext",), "id", "id")
     to_next_phase = ((any_action, ids["Qnext"]),)
     tag_current = wire.fixed_offset(
-        "1.4 current-phase tag", layer=0, offset=2, moves=current_tag, gate=only_actions, sink=sink
+        "1.4 current-phase tag",
+        layer=0,
+        offset=2,
+        moves=current_tag,
+        gate=all_but_actions,
+        sink=sink,
     )
     tag_next = wire.content_chooser(
         "1.5 next-phase tag", layer=0, wanted=to_next_phase, moves=next_tag, sink=sink
@@ -501,7 +509,10 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     # this is its score, and the head writes it to buf2[a] at the query.
     same_state = wire.match(wiring.basis, states, "buf2", "buf1")
     value = move(wiring.actions, "id", "buf2")
-    following, only_update = move(states, "buf2", "buf2"), wiring.constant - ids["Update"]
+    # Select holds the name of the next state in buf2 (head 1.2). It is two positions before Update.
+    next_state = move(states, "buf2", "buf2")
+    # The gate reads 0 at Update, which looks back, and 1 at all others, which attend to the sink.
+    all_but_update = wiring.constant - ids["Update"]
     return [
         fetch,
         wire.Head("2.2 Q-values", layer=1, rule="linear", scores=same_state, moves=value),
@@ -509,8 +520,8 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
             "2.3 next state to Update",
             layer=1,
             offset=2,
-            moves=following,
-            gate=only_update,
+            moves=next_state,
+            gate=all_but_update,
             sink=sink,
         ),
     ]
@@ -703,10 +714,17 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     ]
     if is_linear:
         cleared = move(states, "buf2", "buf2", -1.0)
-        only_update = wiring.constant - update  # it attends to itself, at offset 0
+        # The gate reads 0 at Update, which attends to itself (offset 0), and 1 at all others, which
+        # attend to the sink.
+        all_but_update = wiring.constant - update
         heads.append(
             wire.fixed_offset(
-                "4.4 clean up", layer=3, offset=0, moves=cleared, gate=only_update, sink=wiring.sink
+                "4.4 clean up",
+                layer=3,
+                offset=0,
+                moves=cleared,
+                gate=all_but_update,
+                sink=wiring.sink,
             )
         )
     return heads
