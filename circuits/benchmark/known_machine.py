@@ -434,7 +434,10 @@ def _draw_distractors(
     generator = torch.Generator().manual_seed(seed)
 
     def draw(weight: Tensor, fan_in: int) -> None:
-        """Draw weights in place, with the standard deviation 1 / sqrt(fan_in)."""
+        """Draw weights in place, with the standard deviation 1 / sqrt(fan_in), where ``fan_in`` is
+        the number of inputs that one head or neuron sums. So outputs are about as large as
+        inputs.
+        """
         normal = torch.randn(weight.shape, generator=generator)
         weight.copy_(normal / fan_in**0.5)
 
@@ -447,7 +450,7 @@ def _draw_distractors(
         draw(attn.W_O[heads, :, added], config.d_head)
         if mlp is not None:
             draw(mlp.W_in[old, neurons], config.d_model)
-            draw(mlp.W_out[neurons, added], 1)
+            draw(mlp.W_out[neurons, added], 1)  # a neuron writes its single activation
 
 
 def name_edited_model(

@@ -52,8 +52,10 @@ A question may use the results of earlier ones.
 """
 _LARGEST_LATENT = 1e4
 """Largest entry of the latents of an untrained copy; squares of larger ones could overflow."""
-_HALVINGS = 12
-"""How often the weights of an untrained copy whose latents grow are halved before it is given up."""
+_SCALES = 12
+"""How many scales of an untrained copy's weights are tried, if its latents grow, before it is given
+up: 1, 1/2, 1/4, ...
+"""
 _FORMAT = 2
 
 
@@ -263,7 +265,8 @@ def _prepare_comparison(
     Args:
         model: the model that is judged.
         reference: the reference, or None.
-        budget: numbers of episodes, rounds and copies, and the seed.
+        budget: numbers of episodes, rounds and copies, and the seed. It has two numbers of episodes
+            in each of the task's sets: ``battery`` to fit algorithms on, ``scored`` to compare on.
         sizes: sizes of the task, by name, that both models accept.
     """
     samples = Samples.draw(model, budget, sizes)
@@ -273,7 +276,10 @@ def _prepare_comparison(
         label = f"{subject.name} (reference)" if reference.name == subject.name else ""
         peer = Participant(reference, samples, label)
     task = tasks.of(model)
-    sets = task.sets_for(budget.battery, budget.rounds, budget.seed, budget.scored, **sizes)
+    # Name of a set -> (episodes to fit algorithms on, episodes to compare predictions on).
+    sets = task.sets_for(
+        budget.battery, budget.rounds, seed=budget.seed, n_scored=budget.scored, **sizes
+    )
     return Compared(
         model=subject,
         reference=peer,
@@ -287,7 +293,7 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
     """Yield untrained copies of a model, as controls.
 
     If the latents of a copy grow beyond 1e4, its weights are halved until the latents stay below. A
-    copy with latents that still grow after 12 halvings is left out.
+    copy with latents that still grow after 11 halvings is left out.
 
     Args:
         model: the model; its architecture is copied.
@@ -296,7 +302,7 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
     """
     for i in range(budget.untrained):
         subject = Participant(untrained(model, budget.seed + i), samples)
-        for _ in range(_HALVINGS):
+        for _ in range(_SCALES):
             if _has_bounded_values(subject):
                 yield subject
                 break
