@@ -181,7 +181,9 @@ def read(
 
     Args:
         run: the rollout.
-        site: the site, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`).
+        site: the site, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`). The
+            site "written" is the latent that the round writes, after the round; "change" is this
+            latent after the round minus the same latent before it.
         when: for the site "latents" and its channels (named parts): "after" reads the latents after
             each round, "before" those before it. Other sites ignore it.
         model: the machine of the run, which is needed to look up channels, and hook points that

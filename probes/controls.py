@@ -507,6 +507,8 @@ class GroupedTargets:
             rows = x[counted][:, None]  # [round that took place, 1, feature]
             fits = kind.fit(rows, packed, folds[episode], self.groups[episode])
             for i, probe in zip(indices, fits, strict=True):
+                # `details` is called only if the whole result is needed, with predictions. `_unpack`
+                # puts these back to [episode, round, output], with NaN in missing rounds.
                 results[i] = replace(probe, details=partial(_unpack, probe, counted))
         return [results[i] for i in range(len(decoded))]
 

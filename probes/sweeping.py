@@ -156,10 +156,10 @@ class SweepResult(Result):
 
 def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
     """Draw heatmaps of scores (R2, or skill for classes), one panel per component and position:
-    layers are rows, and rounds columns.
+    layers are rows, and rounds columns. Rounds without a score stay blank.
 
     Args:
-        rows: rows of one target.
+        rows: rows of one target, each with the score of one round (``stop`` is ``start`` + 1).
         title: title of the figure.
     """
     from interp.results.figures import heatmaps

@@ -278,13 +278,15 @@ def _compute_values(
         computed = algorithm.run(episodes)
         key = NEXT + variable.key if moment == "after" else variable.key
         values = computed[key]
-        # ``scored`` of a variable computes its mask from all values. If the next state has no such
-        # rule of its own, the state's rule is applied to the next states.
+        # The function ``scored`` of a variable computes its mask from the values of all variables.
+        # If the next state has no such function of its own, the state's one is applied to the next
+        # states. ``algorithm.variable`` returns the state's variable for "next_KEY", too, if the
+        # algorithm has no variable of this name.
         scoring = algorithm.variable(key)
         current = algorithm.variable(variable.key)
         if moment == "after" and (scoring is current or scoring.scored is None):
             scoring = current
-            # The rule reads the state under the state's key, so the next state is put there.
+            # The function reads the state under the state's key, so the next state is put there.
             after = {state: computed[NEXT + state] for state in algorithm.of_the_state}
             computed = {**computed, **after}
         if scoring.scored is not None:
