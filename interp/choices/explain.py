@@ -108,6 +108,7 @@ class BesideMachine:
             unit="nats a choice",
             is_share=False,
             needs_control=False,
+            # Without a copy the number is NaN, so the verdict is "undecided"; this is its reason.
             unless={} if has_untrained else {"undecided": not_run},
         )
         remaining = Measure(
@@ -382,6 +383,8 @@ class ChoiceExplanation(Result):
         check = self.checks.get(key)
         n_choices = self.n_choices
         nats = float(losses.sum()) / n_choices
+        # Columns "behind", "behind_low" and "behind_high": loss per choice minus that of the best
+        # family, and the bounds of its interval.
         behind = _average_per_choice(difference, n_choices).columns("behind")
         passes = check.passes if check else None
         link = score.link

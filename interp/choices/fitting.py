@@ -357,6 +357,8 @@ class Distributions:
         p = np.asarray(algorithm.distribution(values), np.float64)
         self._last_parameters = dict(parameters)
         self._values = dict(values)  # with the variables that were computed on demand
+        # Predictions of all batches, joined. Any batch can say which rounds are scored: those from the
+        # task's first scored round on.
         return select_scored_rounds(p, self.batches[0])
 
     def _run_states(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:

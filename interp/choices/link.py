@@ -54,7 +54,7 @@ class Link:
         lapse: lapse rate: share of the choices that are uniform guesses.
         temperature: 0 chooses the likeliest outcome, 1 samples from the distribution.
         tied: probability of choosing each outcome in rounds where the predicted distribution is
-            uniform, ``[outcome]``.
+            uniform, ``[outcome]``; ``[slot]`` if rounds offer different options.
     """
 
     lapse: float
@@ -81,8 +81,9 @@ class Link:
             weights = np.power(ratios, 1 / self.temperature) * is_offered
             without_lapse = weights / weights.sum(-1, keepdims=True)
         q = self.lapse * guess + (1 - self.lapse) * without_lapse
-        # Temperature and lapse leave a uniform prediction uniform. There, `tied` is used: how often
-        # the player chose each outcome in such ties.
+        # Temperature and lapse leave a uniform prediction uniform. There, `tied` is used, the player's
+        # distribution in such ties, [outcome] or [slot]. A round with an empty slot is no tie, since
+        # p is 0 in this slot.
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def raise_lapse(self, n_choices: int) -> Link:

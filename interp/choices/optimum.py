@@ -264,6 +264,8 @@ class Problems:
         """
         # For each row: the episode it copies, its problem, and which rounds are fitted to.
         rows, problem_of_row, is_fitted = self._list_rows(chosen)
+        # `slopes` has the derivatives dq / d parameter, of the probability q after mixing with
+        # guesses: one array [row, round, outcome] for each parameter.
         p, slopes = self._differentiate(rows, problem_of_row, points)
         guess = guess_uniformly(p.shape, self.data.offers_in(rows))
         slope_of_lapse = guess - p  # q = lapse * guess + (1 - lapse) * p
@@ -594,6 +596,7 @@ class PlayerFits:
         best = Fit(point[:, None], np.full((n_players, 1), np.inf))  # [player, 1, parameter + 1]
         point[:, -1] = inner_points[:, -1]  # the lapse rate
         inner_names = [searched.name for searched in inner.searched]
+        # Each pass fills `point` anew; `take_better` copies the points that it takes.
         for options in contained_points(self.family, inner):
             for column, searched in enumerate(self.family.searched):
                 value = options[searched.name]

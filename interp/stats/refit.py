@@ -282,6 +282,7 @@ def interval(
     1 [0.775, 1]
     """
     log_interval = _LogInterval.of(losses, references, n_folds, score, smallest, width)
+    # Its `low` and `high` are bounds of the ratio q itself, computed on the log scale.
     ratio = Interval(log_interval.ratio, log_interval.low, log_interval.high)
     return ratio if score == "ratio" else ratio.complement
 
