@@ -728,7 +728,9 @@ def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: i
         places: the places.
         seed: seed of the random directions.
     """
-    first_row = Rows.of(run, [0]).part(slice(1))  # one row suffices to see the widths
+    # One row, round 0 of the first episode, suffices to see the widths.
+    rows_of_round_0 = Rows.of(run, rounds=[0])  # one row per episode
+    first_row = rows_of_round_0.part(slice(1))
     sites = [place.site for place in places]
     _, activations = run_one_round(model, first_row, run.layout, watched=sites)
     controls: list[Place] = []

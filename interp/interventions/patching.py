@@ -593,7 +593,9 @@ def patch_pair(
         rounds and one outcome.
         """
         # Index 0: the only edited round, and of carried states the only round that is read.
-        readout = Readout(outputs.predictions[:, :, 0], outputs.carried[:, :, 0, 0])
+        predictions = outputs.predictions[:, :, 0]  # [site, episode, rounds since the edit, ...]
+        latents = outputs.carried[:, :, 0, 0]  # [site, episode, latent, d_model]
+        readout = Readout(predictions=predictions, latents=latents)
         return measure.measure(readout, pair)[..., None, None]
 
     # Numbered, since a site may be listed twice.
@@ -694,19 +696,21 @@ def round_map(
     pair = prepare(model, clean, corrupted, rounds[0], rounds[-1])
     warn_about_mismatch(pair)
     base, source = _find_sides(pair, direction)
-    pairs = {t: replace(pair, round=t, read_round=t) for t in rounds}  # to measure one round
+    # For each chosen round, the clean and corrupted runs with the metric of this round alone.
+    runs_by_round = {t: replace(pair, round=t, read_round=t) for t in rounds}
 
     def read(outputs: Outputs) -> Float[Tensor, "1 episode pair 1"]:
-        """Return the metric in every later round after each patch, ``[edit, episode, pair,
-        outcome]``: one edit and one outcome.
+        """Return the metric in the patched round and in every later one, ``[edit, episode, pair,
+        outcome]``: one edit, one outcome, and all pairs (patched round, read round).
         """
         values: list[Tensor] = []
         for patched_round, read_round in experiment.pairs:
             start, lag = rounds.index(patched_round), read_round - patched_round
+            # Outputs are [edit, episode, patched round, lag, ...].
             prediction = outputs.predictions[:, :, start, lag : lag + 1]
             readout = Readout(prediction, outputs.carried[:, :, start, lag])
-            if read_round in pairs:
-                values.append(measure.measure(readout, pairs[read_round]))
+            if read_round in runs_by_round:
+                values.append(measure.measure(readout, runs_by_round[read_round]))
             else:  # a round between the chosen ones: NaN, [1, episode]
                 values.append(readout.latents[:, :, 0, 0] * torch.nan)
         return torch.stack(values, 2).unsqueeze(-1)
@@ -724,7 +728,7 @@ def round_map(
         readout=read,
     )
     gaps: dict[int, float] = {}
-    for t, pair_of_round in pairs.items():
+    for t, pair_of_round in runs_by_round.items():
         in_source = measure.measure(pair_of_round.readout(source), pair_of_round)
         in_base = measure.measure(pair_of_round.readout(base), pair_of_round)
         difference = (in_source - in_base).double()

@@ -537,8 +537,9 @@ class _RoundsFromSite(RoundsWithSite):
         self.gives_probabilities = config.output == "probability"
         # Hard attention chooses one position, and so has no gradient by its scores.
         self.may_lack_gradient = any("hard" in rules for rules in config.attention_rules)
-        # For the embedding, the first residual stream is changed: the two differ by the position's
-        # code, which is the same in base and source.
+        # The embedding is the only such site without a layer. For it, the residual stream before the
+        # first layer is changed instead. This stream is the embedding plus the code of the position,
+        # which is the same in base and source.
         layer = site.layer or 0
         resid_name = f"blocks.{layer}.hook_resid_pre"
         hook = resid_name if site.layer is None else site.hook
@@ -554,7 +555,8 @@ class _RoundsFromSite(RoundsWithSite):
         end = layout.predict_position + 1
         self.base = in_base[hook][:, :, start].flatten(0, 1)
         self.source = in_source[hook][:, :, start].flatten(0, 1)
-        self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)  # no padding in the stream
+        # All coordinates are used: only the carried state has padding, not the residual stream.
+        self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)
         # Positions before the site stay as in the base: only their keys and values are needed.
         self.resid = in_base[resid_name][:, :, start:end].flatten(0, 1)
         keys = [in_base[name][:, :, :start].flatten(0, 1) for name in key_names]
