@@ -394,6 +394,9 @@ def _list_parameters(
 ) -> list[inspect.Parameter]:
     """Return the parameters of a command: its arguments and options.
 
+    Two kinds of parameters of the function are left out: ``say``, the object that prints the
+    command's output, and parameters that get the values of several options.
+
     Args:
         function: the command's function.
         options_by_holder: name of a parameter of the function that gets the values of several
@@ -409,7 +412,7 @@ def _list_parameters(
     for options in options_by_holder.values():
         parameters += options.values()
     parameters += _SHARED
-    if "shard" in function_parameters:
+    if "shard" in function_parameters:  # work that is divided can also be planned (--plan)
         parameters.append(_PLAN)
     return parameters
 

@@ -109,6 +109,7 @@ def _compare_several(
     settings = dict(compare_one.keywords)
     settings.pop("device")  # shares may be computed on different devices
     out = settings.pop("out")
+    # Digests of the files that are read, so that a model is compared again if one was changed.
     settings |= options.digest_files([*models, reference, *(settings["recorded"] or [])])
     for name in shares.iterate_undone(out, files, settings, shard):
         compare_one(name, reference)

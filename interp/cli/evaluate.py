@@ -48,8 +48,10 @@ def _audit(
         quick: Use a third of the episodes; intervals are wider.
     """
     files = {name: f"{options.name_folder(name)}/audit.json" for name in models}
-    contents = options.digest_files([*models, *(load_options.get("recorded") or [])])
-    settings = {"quick": quick, "seed": seed, "sizes": sizes, **load_options, **contents}
+    # With digests of the checkpoints and of the table of recorded episodes (--recorded), a model is
+    # audited again if one of these files was changed.
+    digests = options.digest_files([*models, *(load_options.get("recorded") or [])])
+    settings = {"quick": quick, "seed": seed, "sizes": sizes, **load_options, **digests}
     for name in shares.iterate_undone(out, files, settings, shard):
         _audit_one(say, name, sizes, load_options, quick=quick, report=report, seed=seed, out=out)
     if not shard:

@@ -199,6 +199,7 @@ def _open(
 @command(
     example="interp llm run --agent counter --episodes 2 --rounds 10 --regime flat --out output/llm",
     group=llm_app,
+    # The parameters of both become options; the mappings `settings` and `connection` get their values.
     of={"settings": Settings, "connection": Connection},
 )
 def _run(
@@ -381,7 +382,7 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
 @command(
     example="interp llm import chats.jsonl --advice A B --outcome truth --choice answer",
     group=llm_app,
-    of={"columns": import_rounds},
+    of={"columns": import_rounds},  # its parameters are options, whose values `columns` gets
     more="For chats, give the names of keys of the JSON objects in the messages instead of names of columns.",
 )
 def _import(

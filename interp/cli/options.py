@@ -305,10 +305,11 @@ def compute_in_shares(
     parts_folder = folder / "parts"
     finished = Finished(parts_folder, settings)
     parts = {}
-    names = finished.divide(makers, dict[str, Any], shard)
+    part_type = dict[str, Any]  # what a part is converted to when its file is read
+    names = finished.divide(makers, kind=part_type, shard=shard)
     with bar("parts", len(names)) as advance:
         for name in names:
-            parts[name] = finished.part(name, dict[str, Any], makers[name])
+            parts[name] = finished.part(name, kind=part_type, compute=makers[name])
             advance(1)
     yield {} if shard else parts  # a share alone is no result
     print_share_done(say, parts_folder, shard)

@@ -24,7 +24,7 @@ from interp.support.files import folder_to_write
 
 @command(
     example="interp choices people.csv --participant subjID --choice choice --reward outcome",
-    of={"columns": interp.tasks.bandit.read},
+    of={"columns": interp.tasks.bandit.read},  # its parameters are options, for `columns`
     torch=True,
 )
 def _choices(
