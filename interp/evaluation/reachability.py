@@ -522,7 +522,8 @@ def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.Da
 
     Args:
         model: the model; not used.
-        measured: name of a part -> what :func:`_measure_part` returned.
+        measured: name of a part -> what :func:`_measure_part` returned: one table for each regime,
+            and a dictionary of tables for :data:`_SETS_PART`.
     """
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")

@@ -405,6 +405,8 @@ def _make_bayesian(
         "next_arm_wins": count_wins,
         "next_arm_losses": count_losses,
     }
+    # An algorithm has one variable as its memory, which analyses steer and decode by default. The
+    # counts of losses are carried, too, as a second state.
     return _make_softmax_algorithm(key, name, parameters, memory="arm_wins", equations=equations)
 
 

@@ -245,6 +245,8 @@ def _find_regime(
     if prior is not None:
         check_bounds(prior)
         return ExpertRegime("interval", "one interval for all experts", prior)
+    # Episodes that a regime drew store its parameters. "rest" is among them in every regime: it is
+    # the interval of all experts' accuracies, apart from experts with an interval of their own.
     require(
         "rest" in episodes.params,
         f"episodes of regime {episodes.regime!r} do not say how their accuracies were drawn; "

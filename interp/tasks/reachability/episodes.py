@@ -29,7 +29,10 @@ _AXES_IF_EQUAL = {
     "roots": ("episode",),
     "candidates": ("episode", "2"),
 }
-"""Axes of each array if all rounds of an episode are equal."""
+"""Axes of each array if all rounds of an episode are equal; otherwise, an axis of rounds follows
+that of the episodes. The axis called "2" has length 2: the two ends of an edge, or the two
+candidates.
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,13 +100,14 @@ class ReachabilityEpisodes(BaseEpisodes):
         integer array. An axis of rounds after the axis of episodes is optional.
         """
         values = getattr(self, name)
-        axes = list(_AXES_IF_EQUAL[name])
+        axes = list(_AXES_IF_EQUAL[name])  # the axes if all rounds of an episode are equal
         if array_of(name, values).ndim > len(axes):
             axes.insert(1, "round")
         listed = ", ".join(axes)
         array = episode_array(name, values, listed, 0, self.n_nodes - 1, whole=True)
         length_of_axis = dict(zip(axes, array.shape, strict=True))
-        # An axis that the array lacks fits by default.
+        # An axis that the array lacks fits by default. The axis called "2" has the two ends of an edge,
+        # or the two candidates.
         has_pairs = length_of_axis.get("2", 2) == 2
         fits = has_pairs and length_of_axis.get("round", self.n_rounds) == self.n_rounds
         require(
