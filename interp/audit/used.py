@@ -476,7 +476,7 @@ def check_use(trial: Trial, channel: str) -> Measure:
         yes=f"uses {what}",
         no_if_unchanged=f"does not use {what}",
         no_if_changed=f"predicts no better for {what}",
-        rests_on=("without", "used", "by_round"),  # tables of the audit
+        rests_on=("without", "used", "by_round"),  # names of tables of the audit
         caution="what is used of the state: another episode's differs in everything",
         note=_describe_effect(worth),
     )
@@ -511,7 +511,7 @@ def check_content(trial: Trial) -> Measure:
         yes="uses the content of its state",
         no_if_unchanged="does not use the content of its state",
         no_if_changed="predicts no better for the content of its state",
-        rests_on=("without", "presence"),  # tables of the audit
+        rests_on=("without", "presence"),  # names of tables of the audit
         caution="what is used of the content: another episode's differs in everything",
         note=note,
     )
@@ -549,7 +549,7 @@ def _make_measure(
 def check_duration(trial: Trial) -> Measure:
     """Check whether the effect of the state lasts: if one round reads another state, the loss of
     the next round must rise, too. The other state is another episode's state or the mean state over
-    episodes, whichever shows the larger share.
+    episodes, whichever has the share with the higher lower bound.
 
     Args:
         trial: the model with its run.
@@ -574,7 +574,7 @@ def check_duration(trial: Trial) -> Measure:
         yes="carries its state on",
         no_if_unchanged="makes its state anew in every round",
         no_if_changed="predicts no better for its state one round later",
-        rests_on=("used",),  # a table of the audit
+        rests_on=("used",),  # a table of the audit: effects of one changed state on later rounds
         note=_describe_decay(trial),
     )
 

@@ -432,8 +432,8 @@ class _Prompt:
     """The text and tokens of a conversation, up to the token at which the model chooses its answer.
 
     Attributes:
-        ids: its token ids.
-        text: its text.
+        ids: its token ids, including those with which every answer begins.
+        text: its text, without the beginning of the answer.
         encoding: the tokenizer's map from characters to tokens.
     """
 
@@ -615,7 +615,9 @@ class _Conversations:
                 messages[-1] = self._change_message(messages[-1], *changed)
             text = render_prompt(self.tokenizer, messages)
             encoding = self.tokenizer(text, add_special_tokens=False)
-            prompts.append(_Prompt(encoding["input_ids"] + self.shared_ids, text, encoding))
+            # Both answers begin with the tokens `shared_ids`; the model chooses at the token after.
+            ids = encoding["input_ids"] + self.shared_ids
+            prompts.append(_Prompt(ids=ids, text=text, encoding=encoding))
         require(
             len({len(prompt.ids) for prompt in prompts}) == 1,
             "the rounds of the episodes are not equally many tokens for this model; play them one at a time (batch=1)",

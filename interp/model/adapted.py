@@ -290,12 +290,12 @@ class AdaptedMachine(HookedMachine):
             The prediction, and the state that the next round reads.
         """
         carried = self.hook_latents(carried)
-        # A row is void (has no result) if a hook changed a loop that had halted in it.
-        is_void = None  # without a loop that may halt, no row can be void
+        # An entry of the batch is void (has no result) if a hook changed a loop that had halted in it.
+        is_void = None  # without a loop that may halt, no entry can be void
         if self.may_halt:
-            # A row that was void in an earlier round carries NaN. It runs from 0, and stays void.
+            # An entry that was void in an earlier round carries NaN. It runs from 0, and stays void.
             is_nan = carried.isnan()
-            is_void = is_nan.flatten(1).any(1)
+            is_void = is_nan.flatten(1).any(1)  # [batch]
             carried = carried.masked_fill(is_nan, 0.0)
         state = unpack(self.channels, carried)
         # A channel that grows is carried with its number of filled rows, as a real number.
@@ -365,13 +365,13 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _mark_void(self, stepped: Stepped, is_void: Tensor) -> Stepped:
-        """Return the result of a round with NaN in void rows.
+        """Return the result of a round with NaN in void entries of the batch.
 
-        A row is void if a hook changed an activation of a loop that had already halted in this row.
+        An entry is void if a hook changed an activation of a loop that had already halted in it.
 
         Args:
             stepped: the result of the round.
-            is_void: Bool[batch], True for rows that are known to be void.
+            is_void: Bool[batch], True for entries that are known to be void.
         """
         for tap in self.taps.values():
             if tap.halting is not None:

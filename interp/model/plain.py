@@ -153,7 +153,8 @@ class PlainBlock:
         self.v = self._join_heads(attn.W_V[index, :, : self.n_value_columns], attn.b_V[index])
         out = attn.W_O[index, : self.n_read_value_columns].flatten(0, 1)
         self.bias = attn.b_O.detach()
-        self.written_columns: Tensor | None = None  # None: all
+        # Coordinates of the residual stream that the attention writes to; None for all.
+        self.written_columns: Tensor | None = None
         if self.is_sparse:  # keep only the coordinates of the residual stream that heads write
             self.written_columns = (out.any(0) | (attn.b_O != 0)).nonzero()[:, 0]
             out = out[:, self.written_columns]
@@ -182,6 +183,8 @@ class PlainBlock:
         """
         z = self._attend(self._normalize(resid), past)
         out = _multiply(z, self.out).add_(self.bias)
+        # `columns`: the coordinates of the residual stream that the attention writes to. Both forms
+        # make a new tensor, which the MLP's output can then be added to in place.
         columns = self.written_columns
         resid = resid + out if columns is None else resid.index_add(2, columns, out)
         mlp = self.mlp

@@ -641,8 +641,9 @@ def index_by_key(records: Iterable[Any], kind: str) -> dict[str, Any]:
             if value is None:
                 continue
             owner = owners.setdefault((field_name, str(value)), record.key)
-            # ``owner`` is the key of the first record with this value. An earlier record with the same
-            # key is found by the second condition.
+            # ``owner`` is the key of the first record with this value. It equals the key of this record
+            # if the value is new, or if an earlier record has the same key; the second condition
+            # excludes the latter.
             is_new = owner == record.key and record.key not in by_key
             require(
                 is_new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another"

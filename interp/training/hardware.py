@@ -62,7 +62,7 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
     if config.machine:
         return "float32", "a machine that is no transformer is trained in its own"
     # The first choice is in the settings of the training checkpoint, or before there is one, in the
-    # run's record.
+    # run's record. Both store the precision that was chosen, never "auto".
     path = folder / runs.RECORD_FILE
     record = read_json(path, "config") if path.is_file() else {}
     state = runs.read_state(folder)
