@@ -450,9 +450,9 @@ def check_use(trial: Trial, channel: str) -> Measure:
     """Check whether the state, or one channel of it, lowers the loss. The loss is compared with the
     loss under a replacement: every round reads another state in its place.
 
-    The replacement is another episode's state or the mean state over episodes, whichever shows the
-    larger share; or the initial state, if neither share is clearly above the threshold
-    (:func:`measure_worth_of_state`).
+    The replacement is another episode's state or the mean state over episodes, whichever has the
+    share with the higher lower bound; or the initial state, if neither share is clearly above the
+    threshold (:func:`measure_worth_of_state`).
 
     Args:
         trial: the model with its run.
@@ -492,8 +492,8 @@ def check_content(trial: Trial) -> Measure:
 
     Returns:
         A measure, with controls and verdict. Its number is the share of the loss under one of these
-        replacements that the unchanged state removes, for the replacement with the larger share
-        (:func:`measure_worth_of_content`).
+        replacements that the unchanged state removes, for the replacement whose share has the
+        higher lower bound (:func:`measure_worth_of_content`).
     """
     initial = measure_worth(trial, Change.INITIAL).share
     worth = measure_worth_of_content(trial)
