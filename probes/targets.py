@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -334,8 +334,7 @@ def compute(
     )
     for value in values:
         check_target(value)
-    first = values[0]
-    return [replace(value, inputs=first.inputs, types=first.types) for value in values]
+    return values
 
 
 def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[str, Any]]:
