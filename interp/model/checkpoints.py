@@ -31,7 +31,7 @@ from interp.core import catalog
 from interp.core.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, SKIPS_CHECKS, check_machine
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, REAL, bytes_of, copy_for_file
+from interp.model.hooked import CAST_ADVICE, REAL, bytes_of, copy_for_file
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import sequential
 from interp.model.transformer import HookedLatentTransformer
@@ -189,7 +189,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
             f"{str(folder)!r} exists already; choose another folder or remove it",
         )
     tensors = copy_for_file(model.state_dict())  # type: ignore[attr-defined]
-    require(model.dtype in REAL, f"{model.name!r} cannot be saved in {model.dtype}; {AS_REAL}")
+    require(model.dtype in REAL, f"{model.name!r} cannot be saved in {model.dtype}; {CAST_ADVICE}")
     _require_finite(tensors, f"{model.name!r} cannot be saved:")
     description = {
         "format_version": _FORMAT_VERSION,

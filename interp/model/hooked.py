@@ -42,7 +42,8 @@ _get_hook_dicts = attrgetter(
 )
 REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Dtypes that weights may have."""
-AS_REAL = "a model computes in real numbers: call .float() or .double(), or load it again"
+CAST_ADVICE = "a model computes in real numbers: call .float() or .double(), or load it again"
+"""Advice in errors about the dtypes of weights: an unsuitable one, or several in one model."""
 
 
 class HookedMachine(HookedRootModule):
@@ -90,7 +91,7 @@ class HookedMachine(HookedRootModule):
         that are not real numbers.
         """
         device, dtype = self.device, self.dtype
-        require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
+        require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {CAST_ADVICE}")
         require(
             device.type != "meta",
             f"{self.name!r} is on the device 'meta', where no numbers are; take cpu",

@@ -33,7 +33,7 @@ from interp.core.machine import Channel, Component, Machine, Stepped
 from interp.model.components import Block, Embedding, Projection, RuntimeConfig, make_normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.drawing import draw_anew
-from interp.model.hooked import AS_REAL
+from interp.model.hooked import CAST_ADVICE
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.lens import LensSurface
 from interp.model.locks import exclusive
@@ -401,7 +401,7 @@ class HookedLatentTransformer(LensSurface):
                 dtypes = {str(parameter.dtype) for parameter in self.parameters()}
                 listed = ", ".join(sorted(dtypes))
                 raise InputError(
-                    f"the weights of {self.name!r} are of {listed} ({name}); {AS_REAL}"
+                    f"the weights of {self.name!r} are of {listed} ({name}); {CAST_ADVICE}"
                 )
         return super().prepare(fed)
 

@@ -24,13 +24,13 @@ from interp.support.checks import array_of, checked, integer, non_empty
 from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
 
-_AXES_IF_EQUAL = {
+_AXES_OF_ARRAYS = {
     "edges": ("episode", "edge", "2"),
     "roots": ("episode",),
     "candidates": ("episode", "2"),
 }
-"""Axes of each array if all rounds of an episode are equal; otherwise, an axis of rounds follows
-that of the episodes. The axis called "2" has length 2: the two ends of an edge, or the two
+"""Axes of each array of episodes, if all rounds of an episode are equal; otherwise, an axis of rounds
+follows that of the episodes. The axis called "2" has length 2: the two ends of an edge, or the two
 candidates.
 """
 
@@ -75,11 +75,11 @@ class ReachabilityEpisodes(BaseEpisodes):
         """Check the fields, and store edges, roots, candidates and numbers as arrays."""
         n_rounds, n_nodes = integer("n_rounds", self.n_rounds, 1), integer("n_nodes", self.n_nodes)
         set_frozen_fields(self, n_rounds=n_rounds, n_nodes=n_nodes)
-        for name in _AXES_IF_EQUAL:
+        for name in _AXES_OF_ARRAYS:
             set_frozen_fields(self, **{name: self._check_array(name)})
         numbers = np.arange(len(self)) if self.numbers is None else self.numbers
         set_frozen_fields(self, numbers=episode_array("numbers", numbers, "episode", 0, whole=True))
-        lengths = {len(getattr(self, name)) for name in (*_AXES_IF_EQUAL, "numbers")}
+        lengths = {len(getattr(self, name)) for name in (*_AXES_OF_ARRAYS, "numbers")}
         require(
             len(lengths) == 1,
             f"edges, roots, candidates and numbers must be of equally many episodes, got {lengths}",
@@ -100,7 +100,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         integer array. An axis of rounds after the axis of episodes is optional.
         """
         values = getattr(self, name)
-        axes = list(_AXES_IF_EQUAL[name])  # the axes if all rounds of an episode are equal
+        axes = list(_AXES_OF_ARRAYS[name])  # the axes if all rounds of an episode are equal
         if array_of(name, values).ndim > len(axes):
             axes.insert(1, "round")
         listed = ", ".join(axes)
@@ -122,7 +122,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         rounds, since they differ between rounds.
         """
         return tuple(
-            name for name, axes in _AXES_IF_EQUAL.items() if getattr(self, name).ndim > len(axes)
+            name for name, axes in _AXES_OF_ARRAYS.items() if getattr(self, name).ndim > len(axes)
         )
 
     def _refuse_ties(self) -> None:
@@ -174,7 +174,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
         (1, 5, 2, 2)
         """
-        require_known("array", name, _AXES_IF_EQUAL)
+        require_known("array", name, _AXES_OF_ARRAYS)
         array: NDArray[np.int64] = getattr(self, name)
         if name in self.arrays_by_round:
             return array
@@ -262,7 +262,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         got = f"{names.dtype} of shape {names.shape}"
         require(fits, f"names must be whole numbers {wanted}, got {got}")
         arrays: dict[str, Any] = {}
-        for name in _AXES_IF_EQUAL:
+        for name in _AXES_OF_ARRAYS:
             nodes = getattr(self, name)
             by_episode = nodes.reshape(len(self), -1)  # [episode, all other axes together]
             renamed = np.take_along_axis(names, by_episode, 1)
@@ -312,7 +312,7 @@ def join_batches(parts: Sequence[ReachabilityEpisodes], regime: str) -> Reachabi
     )
     # Without numbers, the joined episodes are numbered anew.
     arrays: dict[str, Any] = {"participants": None, "numbers": None}
-    for name in _AXES_IF_EQUAL:
+    for name in _AXES_OF_ARRAYS:
         arrays[name] = np.concatenate([getattr(part, name) for part in parts])
     # `counted` is defined for all batches; `missing` may be None.
     arrays["missing"] = np.concatenate([~part.counted for part in parts])
