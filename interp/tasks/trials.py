@@ -390,8 +390,9 @@ class TrialTable:
             spelling = _merge_spellings(_count_in_first_frame(frames))
             frames = [frame.replace(spelling) for frame in frames]
         counts = _count_in_first_frame(frames)
-        code = suspicious_label(counts)
-        if code is not None and NONE not in self.options.codes:  # "none": there are no codes
+        code = suspicious_label(counts)  # a label that looks like the code of a missed trial
+        # With missed="none" the user says that no label is such a code.
+        if code is not None and NONE not in self.options.codes:
             question = f"{place}: is {code!r} (in {counts[code]:,} trials)"
             self.refuse_possible_code(question, code, list(counts), kind)
         self._refuse_lookalikes(place, counts)
@@ -502,8 +503,11 @@ class TrialTable:
                 NaN.
         """
         columns = self.read_numbers("reward").where(counted, axis=0)
+        # A code such as -999 stands for a missed trial. With missed="none" the user says that no
+        # number is such a code, so that -999 is a reward.
+        may_have_codes = NONE not in self.options.codes
         for name in columns:
-            if NONE not in self.options.codes:  # "none": there are no codes
+            if may_have_codes:
                 self._refuse_reward_code(str(name), columns[name])
         if columns.shape[1] == 1:
             return columns.iloc[:, 0]

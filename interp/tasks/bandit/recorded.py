@@ -277,13 +277,13 @@ def _find_slot_by_side(
     this side. Return None if the sides cannot be recognised.
 
     Without ``sides``, a choice means a column if it is a word that only this column's name has, or
-    the first letter of such a word. If choices are numbers, as many as there are columns, they mean
-    the columns in order.
+    the first letter of such a word. If the user named the options columns, and the choices are as
+    many numbers, the numbers mean these columns in order.
 
     Args:
         table: the table.
         choices: the choice in each trial.
-        names: names of the options columns.
+        names: names of the options columns, or of the slots of a column of pairs.
         sides: names of the sides in the order of these columns; empty if the user named none.
     """
     if sides:
@@ -298,6 +298,8 @@ def _find_slot_by_side(
     if len(by_name) == len(labels):  # every choice names a column
         return by_name
     numbers = pd.to_numeric(pd.Series(labels), errors="coerce")
+    # Options columns have the order in which the user named them. Without them, the slots are made
+    # from labels of pairs, which are not known to be ordered by side.
     in_order = "options" in table.columns and len(labels) == len(names)
     if in_order and numbers.notna().all():
         by_size = numbers.sort_values().index

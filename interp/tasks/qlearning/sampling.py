@@ -451,4 +451,5 @@ def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 
         _PEAK_BYTES * n_numbers,
     )
     what = f"MDPs of {n_states} states and {n_actions} actions"
+    # The time to draw the transition probabilities of one MDP, a lower bound for every batch.
     refuse_slow(what, _SECONDS_PER_NUMBER * n_states**2 * n_actions)
