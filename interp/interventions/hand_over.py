@@ -394,7 +394,9 @@ def _play_machine(
     round = memories[0].round
     starts = [write_memory(memory, receiver, run) for memory in memories]
     starts.append(run.latents[:, round])  # it played all earlier rounds
-    starts.append(keep_padding(run.latents[:, 0], run, round))  # it starts anew
+    # It starts anew. Its initial state gets only the padding, and the length of a cache, that the
+    # model expects in this round.
+    starts.append(keep_padding(run.latents[:, 0], run, round))
     n_later = run.n_rounds - round
     predictions = []
     for start in starts:

@@ -167,7 +167,8 @@ class Session:
             self._turn = "note"
             if self.condition.has_note:
                 return answer
-            # Without notes, the outcome is revealed without a request.
+            # Without notes, no request reveals the outcome. The message of the turn "note" does, so it
+            # joins the conversation, which the model sees in every condition without notes.
             self.history.append(self._make_question())
         elif isinstance(answer.value, str):
             self.note = answer.value

@@ -280,10 +280,13 @@ def _find_cells(module: nn.Module, core: str) -> nn.Module:
     """
     parts = dict(module.named_modules())
     part = parts.get(core)
+    # Cells of a user's own class are accepted, too. Layers are accepted if their gates are known: the
+    # result is empty for two directions, projections, and any other module.
     is_cell = isinstance(part, nn.RNNCellBase)
+    are_layers = part is not None and bool(list_gates(part))
     known = ", ".join(name for name in parts if name)
     require(
-        is_cell or (part is not None and list_gates(part)),  # no other supported module has gates
+        is_cell or are_layers,
         f"core {core!r} must name an nn.RNNCell, nn.GRUCell, nn.LSTMCell, or an nn.RNN, nn.GRU or nn.LSTM of one "
         f"direction without projections, got {type(part).__name__}; the module has {known}",
     )

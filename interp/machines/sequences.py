@@ -691,6 +691,7 @@ def thoughts(
         cache = thinker.cache(carried["cache"])
         x = rounds.embed(model, fed)
         if "thought" in uses:
+            # Episodes in their first round, where the length is 0, have no thought yet and keep x.
             x = _put_thought(x, thought, rounds.slot, length)
         filled = cache[:, : int(length.max())]  # later rows are empty in every episode
         is_read = torch.arange(filled.shape[1], device=x.device) < length.unsqueeze(1)
@@ -847,7 +848,8 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
         if name.startswith(_COCONUT_PREFIX)
     }
     model = _build_gpt2(path, weights, n_head)
-    # stored adds the second name of the table of embeddings, which weights lacks.
+    # stored adds the second copy of the table of embeddings, whose name has no prefix. Its other names
+    # have the prefix, are none of GPT-2's, and so are ignored.
     _require_ties(path, model, {**weights, **stored})
     return model
 

@@ -296,6 +296,9 @@ class Tap(nn.Module):
         self.last_activation: Tensor | None = None
         """Activation in the last run of the round, if the loop may halt."""
         self.runs = nn.ModuleList(HookPoint() for _ in range(point.times))
+        """Hook points, one for each run that the point declares; named after the runs since their
+        place ("runs.2") is part of a hook's name.
+        """
 
     @property
     def is_hooked(self) -> bool:
@@ -347,10 +350,12 @@ class Tap(nn.Module):
                 f"submodule {name!r} has not run in any round yet, so what it gives is unknown; look at episodes in "
                 "which it does"
             )
-        # In the remaining runs every row has halted, so hooks see NaN in place of these zeros.
+        # The loop ended before it made all runs that the point declares. In the remaining ones every
+        # row has halted, so hooks see NaN in place of these zeros.
         self.halting.alive = torch.zeros_like(self.halting.alive)
         shape = (self.halting.n_rows, *self.last_activation.shape[1:])
-        for hook_point in list(self.runs)[n_runs:]:
+        hook_points = list(self.runs)  # one for each declared run
+        for hook_point in hook_points[n_runs:]:
             self.halting.run_hooks(hook_point, self.last_activation.new_zeros(shape))
 
     def _pass_output(self, module: nn.Module, args: Any, output: Any) -> Any:
