@@ -228,6 +228,8 @@ class _RoundMap:
         # An edit makes one run for each index in `rounds`, and in it writes a state before the
         # round with this index. Here every run writes another state before the only round, 0.
         rounds = [0] * len(states)
+        # With "target", a choice in the round's tokens, such as an action, stays the one in `run`:
+        # the inputs of the map do not depend on the state.
         edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
         experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
         outputs = next(batches(experiment))  # there is one batch, of the only edit

@@ -327,9 +327,11 @@ def interchange_table(
     decode = None
     if not model.is_handwired:
         # Not the tested episodes: other participants of recorded episodes, or another seed.
+        # At index t, the memory and the latents are those before round t. The tested states are those
+        # after the tested rounds, at indices start + 1 to round + 1. The decoder is also fitted on
+        # one index before and one after these.
         start, end = tested_rounds.start, round + 3
         known = task.for_half(0).sample_for(model, n_decoded, end, seed + 2, *drawn)
-        # The tested rounds and the two later ones, since the tested state is the one after a round.
         memory = variables_in_rounds(algorithm, known, range(start, end))[algorithm.memory]
         latents = rollout(model, known).latents[:, start:end]
         decode = Decoder.fit(latents, memory, ridge=RIDGE)

@@ -443,11 +443,13 @@ def make_shift_hooks(
         return reduce(torch.add, sums).flatten(1, 2)
 
     def change_input(destinations: list[int], activation: Tensor, hook: Any) -> Tensor:
-        """Return the activation at a hook of an MLP or of a layer's heads, with the sums of shifts
-        added to the inputs of those of its destinations that some cut edge enters.
+        """Return the activation at a hook with the shifts of cut edges added.
+
+        A destination is an MLP's input, or the input of one head's queries, keys or values. Its
+        shift is the weighted sum of the shifts of its sources (``sum_shifts``).
 
         Args:
-            destinations: indices of these destinations.
+            destinations: indices of those destinations at the hook that a cut edge enters.
             activation: ``[row, pos, d_model]`` for an MLP, else ``[row, pos, head, ...]``.
             hook: the hook point, whose name says what the activation is.
         """

@@ -803,8 +803,10 @@ def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round 
     starts = torch.tensor(experiment.starts).unsqueeze(1)  # rounds that are edited, [start, 1]
     # [start, lag]; the last round stands in for lags after the end, which no pair reads.
     rounds = (starts + lags).clamp_max(base.n_rounds - 1)
-    # State t + 1 is the one after round t.
-    states = rounds + 1 if experiment.reads == "each" else rounds[:, -1:] + 1
+    # The states after these rounds, [start, lag]; index t + 1 is the state after round t.
+    states = rounds + 1
+    if experiment.reads == "last":  # only the state after the last lag is read
+        states = states[:, -1:]
     # The unedited run takes the place of a single edit: [1, episode, start, lag, ...].
     predictions = base.predictions[:, rounds].unsqueeze(0)
     carried = base.latents[:, states].unsqueeze(0)

@@ -365,8 +365,9 @@ class RoundPatcher:
         # the update. Where no update is computed, "target" saves the second run.
         commit = self.run.commit if self.update else "target"
         with torch.no_grad():
+            # All positions are run, so the hooks get no window of positions.
             after = run_round(
-                self.model, rows, before, self.run.layout, commit, patches.hooks(None)
+                self.model, rows, before, self.run.layout, commit, patches.hooks(window=None)
             )
         patches.counter.check()
         return _Patched(indices, after.prediction, after.latents)

@@ -133,6 +133,9 @@ class Site:
     def __post_init__(self) -> None:
         """Look the component up, replace an alias by its key, and check that the component has the
         named layer, head and position.
+
+        ``kind`` is passed for components of one model, such as the hook points of an adapted model,
+        which are not among those of every transformer.
         """
         if self.kind is _LOOK_UP_KIND:
             kind = component(check_type("component", self.component, str))

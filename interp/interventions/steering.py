@@ -61,6 +61,9 @@ def has_state_direction(model: Machine) -> bool:
 def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
     """Return the matrix ``[number, d_model]`` that reads each latent's part of the state from the
     latent in a handwired transformer; refuse any other model.
+
+    Its pseudo-inverse writes a state, so models that read their state in another way (a method
+    ``read_state`` without such a matrix) are refused, too.
     """
     name = model.name
     require(

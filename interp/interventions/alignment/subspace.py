@@ -477,7 +477,8 @@ class RoundsWithSite:
 
         Returns:
             The model's outputs, ``[pair, outcome]``: probabilities for a model that outputs these,
-            otherwise log-probabilities or logits.
+            otherwise their logarithms. The faster
+            :class:`_RoundsFromSite` returns logits in place of the logarithms.
         """
         source = self.source[pairs.source[indices]]  # [pair, width]
 
