@@ -199,9 +199,14 @@ def check(
     model = model.cpu()
 
     def make_check(key: str, where: str, errors: tuple[float, float]) -> Check:
-        """Compare the errors (absolute, relative) of a variable with what the plan allows."""
+        """Compare the errors (absolute, relative) of a variable with what the plan allows.
+
+        Beside rounding, the plan allows the error that softmax heads can cause in place of hard
+        ones, up to a bound. The bound is 0 in circuits with hard heads.
+        """
         absolute, relative = errors
         tolerance, kind = plan.tolerance(key, dtype)
+        # This bound, and its formula in words.
         soft_error, formula = plan.soft(circuit, values, key)
         allowance = ""
         if soft_error > _LARGEST_SOFT_ERROR:  # so large a bound would hide a wrong weight
@@ -318,7 +323,7 @@ def _meter_distribution(
         where=f"{hook} at {layout.predict_label}",
         read=read_outcomes,
         truth=torch.from_numpy(distribution),
-        unit=1.0,
+        unit=1.0,  # relative errors are divided by the true score, or by 1 if it is smaller
     )
 
 

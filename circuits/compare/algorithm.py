@@ -351,6 +351,8 @@ def explain(
     edits = edits or Edits.of(task, first_scored_on, Budget.quick().edits)
     part = _judge_responses(part, subject, edits)
     # Third, where there is an error left: small changes of its update must not remove much of it.
+    # The test weights errors by the variance of an outcome, p (1 - p), which only probabilities of
+    # classes have.
     is_exact = part.explained.low >= NEARLY_ALL
     if part.family is None or is_exact or task.kind != "classes":
         return part
@@ -390,7 +392,8 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
 
     Returns:
         A copy of the result with the least similar response in ``response``. If the lower bound of
-        its similarity is below .75, ``family`` becomes None: the family does not explain the model.
+        its similarity is below :data:`~circuits.compare.question.ARRIVES` (.75), ``family`` becomes
+        None: the family does not explain the model.
     """
     algorithm = part.algorithm
     assert algorithm is not None
@@ -400,6 +403,8 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
     if not cells:
         return part
     worst = cells[0]  # cells are sorted, the least similar first
+    # The threshold is named for its other use: the share of a state change that acts one round
+    # later.
     family = part.family if worst.alike.low >= ARRIVES else None
     return replace(part, response=worst, family=family)
 

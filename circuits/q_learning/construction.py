@@ -863,7 +863,9 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
     decided, unless pairs of softmax heads round these zeros.
 
     Args:
-        circuit: the circuit, for tau, beta, eta and hardness.
+        circuit: the circuit, for tau; beta, the inverse temperature of a softmax policy, or None;
+            eta, a number if softmax heads replace all hard heads; and hardness, the inverse
+            temperature of the softmax that then replaces the maximum over actions.
         values: the values that the algorithm computes, by key of the variable.
         dtype: dtype of the model, "float64" or "float32".
 
@@ -882,8 +884,10 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
     # equal, the first action leads by the slope, which decides the choice.
     width = slope / 4 if dtype == "float64" else _TIE_WIDTH * _find_largest_value(values)
     is_softmax = arguments["eta"] is not None
+    # The softmax over actions multiplies rounding errors of the lead by the hardness. A softmax with
+    # a low hardness is a policy, whose probabilities change little by rounding.
     if is_softmax and arguments["hardness"] > _LARGEST_POLICY_HARDNESS:
-        # The softmax that stands for the maximum gives the second best e^-40 from this lead on.
+        # From this lead on, the softmax gives the second best at most e^-40.
         width = max(width, 40.0 / arguments["hardness"])
     lead = ranked[..., -1] - ranked[..., -2]
     is_close = lead < width

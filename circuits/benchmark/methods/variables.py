@@ -156,6 +156,8 @@ def _probe_site(
         gives the same as one fit for each.
         """
         x = _get_activations(material, site)
+        # Items of the question "where" are pairs (variable, site), those of "exists" are variables.
+        # The dictionary is a set of variables in order.
         names = dict.fromkeys(variable for variable, _ in material.items("where"))
         names |= dict.fromkeys(material.items("exists"))
         values = [torch.from_numpy(values_of(material, name)) for name in names]
