@@ -443,6 +443,7 @@ def _draw_sections(context: Context, part: Part) -> list[Section]:
     elif key in context.missing:
         why = context.missing[key]
         sections = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])]
+    # The overview links each of the part's measures to its first section.
     context.sections[key] = sections[0]
     return [replace(section, opened=part.opened) for section in sections]
 

@@ -391,7 +391,8 @@ def _list_findings(people: _Explained) -> Section:
     if explanation.bound_sentence:
         facts["Parameters at a bound of the search range"] = explanation.bound_sentence
     measures = [explanation.measure]
-    measures += [beside.measure for beside in explanation.beside.values()]
+    # `beside` has comparisons of the participants with machines, by the machine's name.
+    measures += [comparison.measure for comparison in explanation.beside.values()]
     return Section("What was found", [Measures(measures, f"{counts(measures)}."), Summary(facts)])
 
 

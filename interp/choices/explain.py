@@ -731,7 +731,7 @@ def _compare_with_machine(
     """Compare a player with a machine, by the predictions of the machine and of an untrained copy.
 
     Args:
-        data: the player's choices.
+        data: the choices, which are all of one player.
         scores: the player's score of every family.
         episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
             what the player saw.

@@ -377,6 +377,7 @@ def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
     if tempered:
         temperatures: tuple[float, ...] = (1.0,)
     elif likelihood.is_certain:
+        # The algorithm gives one outcome probability 1 in every round, which no temperature changes.
         temperatures = (0.0,)
     else:
         temperatures = (*_TEMPERATURES, likelihood.best_temperature(may_lapse=True))
@@ -386,7 +387,8 @@ def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
         nats = likelihood.nats(lapse, temperature)
         candidates.append(_Candidate(nats, lapse, temperature))
     nats, lapse, temperature = min(candidates)  # tuples are ordered by the loss, which is first
-    return _Candidate(nats + HALF_CHI2, lapse, temperature)  # the penalty for having a lapse rate
+    # The penalty for one more parameter, the lapse rate: half the 95 % point of chi-squared.
+    return _Candidate(nats + HALF_CHI2, lapse, temperature)
 
 
 def interpolate_profile_ends(

@@ -180,7 +180,8 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
     if reference is not None:
         axes.plot(reference.differences()["machine"], color=_GREEN)
     axes.set_ylabel("moved by edits")
-    # The axis does not magnify changes that are too small to be visible.
+    # The axis does not magnify changes of probabilities that are too small to be visible. Predicted
+    # real numbers have their task's unit, so that no size is too small.
     smallest_top = VISIBLE if answer.setup.predicts_classes else 0.0
     axes.set_ylim(0, max(axes.get_ylim()[1], smallest_top))
 
@@ -218,7 +219,10 @@ def _describe_edits(answer: Answer) -> str:
     moves = answer.differences()
     machine, algorithm = moves["machine"], moves["algorithm"]
     t = int(np.nanargmax(machine))  # the round of the largest change
+    # A change of the algorithm's predictions alone is reported, too.
     largest = max(machine[t], np.nanmax(algorithm, initial=0.0))
+    # The threshold is a probability. A predicted real number has its task's unit, in which a change
+    # below it may be large.
     if answer.setup.predicts_classes and largest < VISIBLE:
         return f"The {subject} no prediction by {VISIBLE} or more{_describe_state(answer)}."
     low, high = moves["control_low"][t], moves["control_high"][t]

@@ -69,6 +69,7 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
     why = f"{FEW}: {n_steps} disputed steps, where {_FEWEST_STEPS} decide"
     gain = result.get("untied_gain", "all")
     controls = {UNTRAINED: Control(untrained_result.get("untied_gain", "all").estimate)}
+    # `unless`: verdict -> the reason with which "undecided" is returned in its place.
     unless = {"undecided": why} if is_too_few else {}
     measures = [claim("agreement", gain, controls=controls, unless=unless)]
     if n_steps:
