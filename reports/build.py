@@ -164,7 +164,7 @@ def _choose_rounds(
         n_rounds >= n_needed,
         f"a report needs at least {n_needed} rounds an episode, got {n_rounds}",
     )
-    refuse_endless("n_rounds", n_rounds, seconds=1e-2)
+    refuse_endless("n_rounds", n_rounds, seconds_each=1e-2)
     room = min(rooms, default=n_rounds)
     require(
         n_rounds <= room, f"{model.name!r} has room for {room} rounds an episode, got {n_rounds}"

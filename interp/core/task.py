@@ -620,7 +620,9 @@ def exchange_history(
         make_copy: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
             by default ``dataclasses.replace``.
     """
-    t = corrupted_round(check_type("episodes", episodes, Episodes), round, history=True)
+    check_type("episodes", episodes, Episodes)
+    # Refuses a round out of range, and counts a negative one from the end.
+    t = corrupted_round(episodes, round, history=True)
     # A name that is no attribute of the episodes raises AttributeError, which becomes this message.
     with convert_errors("names are of arrays of the episodes: {error}", of=AttributeError):
         arrays = {

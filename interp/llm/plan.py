@@ -87,7 +87,7 @@ def instances(
     require(regimes, "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
     # An episode of two experts takes a millisecond.
-    refuse_endless("n_instances", n_instances, 1e-3 * len(regimes))
+    refuse_endless("n_instances", n_instances, seconds_each=1e-3 * len(regimes))
     require(
         1 <= n_rounds <= _MOST_ROUNDS, f"n_rounds must be in [1, {_MOST_ROUNDS}], got {n_rounds}"
     )

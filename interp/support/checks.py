@@ -261,11 +261,14 @@ def _make_list_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
             value = _convert_row(value)  # a one-dimensional array as a list
             if isinstance(value, range) and origin is not tuple:
                 # A range holds integers only: if 0 fits, all do, so a long range is not walked.
-                return value if converters[0](0, True) is not MISFIT else MISFIT
+                zero = converters[0](0, finite)
+                return MISFIT if zero is MISFIT else value
             # A text is a sequence, too; an array that is still one here has no or several axes.
             if isinstance(value, str | bytes) or hasattr(value, "ndim"):
                 return MISFIT
             if not isinstance(value, Sequence | set | frozenset):
+                # An iterator, a generator or a mapping: it fits only where an Iterable or Collection
+                # is expected, and is not converted.
                 return _check_iterable(origin, converters[0], value)
         # A fixed tuple, such as tuple[int, str], has one type per element. Any other sequence has one
         # type for all elements.
@@ -306,7 +309,8 @@ def _check_iterable(origin: Any, convert: _Converter, value: Any) -> Any:
     if origin not in (Iterable, Collection) or not isinstance(value, origin):
         return MISFIT
     keys = value if isinstance(value, Mapping) else ()
-    fits = all(convert(key, True) is not MISFIT for key in keys)
+    finite = True  # a key may not be NaN or infinite
+    fits = all(convert(key, finite) is not MISFIT for key in keys)
     return value if fits else MISFIT
 
 
@@ -709,21 +713,22 @@ times longer.
 """
 
 
-def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
+def refuse_endless(name: str, count: int, seconds_each: float | None = None) -> None:
     """Refuse a number of repetitions that could not finish in reasonable time.
 
     Args:
         name: the argument that holds the number, such as "n_resamples".
         count: the number of repetitions.
-        seconds: the least time of one repetition. When None, a time is looked up by ``name``; for a
-            name without an entry it is 10 microseconds.
+        seconds_each: the least time of one repetition. When None, a time is looked up by ``name``;
+            for a name without an entry it is 10 microseconds.
 
     >>> refuse_endless("n_resamples", 10**12)
     Traceback (most recent call last):
     interp.support.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 \
 microseconds each, the least that any takes; give at most 10000000
     """
-    seconds_each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
+    if seconds_each is None:
+        seconds_each = _REPEATS.get(name, 1e-5)
     max_count = round(_MOST_SECONDS / seconds_each)
     if count > max_count:
         hours = count * seconds_each / 3600
