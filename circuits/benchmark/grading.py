@@ -578,6 +578,7 @@ def _grade_subject(
             f"{builder} must give a KnownMachine, got {subject!r}",
         )
         with marked_as_running(folder, job.name):
+            # Adds rows, refusals and seconds to `part`.
             failed = _grade(subject, job.seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
         finished.save(job.name, dict[str, Any], part)

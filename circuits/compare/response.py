@@ -208,6 +208,8 @@ def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
     base = rollout(model.eval(), edits.episodes)
     changes: list[Array] = []
     last = base.n_rounds - 1
+    # No edit is in the last round (Edits.of). Parts are ordered by round, so that joining the changes
+    # round by round keeps the order of the edits.
     for t in range(last):
         parts = [part for part in edits.parts if part.round == t]
         encoded = [base.layout.encode(part.episodes.select(part.rows)) for part in parts]

@@ -730,7 +730,7 @@ class Evidence:
         return self.one_step.decoded < SAME
 
 
-def _require_steps(evidence: Evidence) -> list[Measure]:
+def _measure_steps(evidence: Evidence) -> list[Measure]:
     """Return the smallest step R2 as a measure, the only item of a list.
 
     The step R2 says how well the algorithm predicts the change of the decoded state. The control is
@@ -754,7 +754,7 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
     return [measure]
 
 
-def _require_responses(evidence: Evidence) -> list[Measure]:
+def _measure_responses(evidence: Evidence) -> list[Measure]:
     """Return one measure per cell: the similarity between the response to a changed input and the
     effect of changing the state.
 
@@ -767,14 +767,14 @@ def _require_responses(evidence: Evidence) -> list[Measure]:
             number=cell.alike,
             threshold=HALF,
             unit="likeness of responses",
-            needs_control=False,
+            needs_control=False,  # the control of the claim is that of _measure_steps
             about=f"response to {cell.where}, against the move of the state",
         )
         for cell in evidence.response.cells
     ]
 
 
-def _require_arrival(evidence: Evidence) -> list[Measure]:
+def _measure_arrival(evidence: Evidence) -> list[Measure]:
     """Return the size of the response one round after a changed input as a measure, in a list that
     is empty unless the response is too small.
     """
@@ -787,13 +787,13 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
         number=arrives,
         threshold=ARRIVES,
         unit="share",
-        needs_control=False,
+        needs_control=False,  # the control of the claim is that of _measure_steps
         about="response one round later, as a share of the move of the state",
     )
     return [measure]
 
 
-def _require_next_state(evidence: Evidence) -> list[Measure]:
+def _measure_next_state(evidence: Evidence) -> list[Measure]:
     """Return the correlation of changes of the model's and the algorithm's predictions as a measure,
     in a list that is empty unless the interval's lower end is below .5.
 
@@ -810,7 +810,7 @@ def _require_next_state(evidence: Evidence) -> list[Measure]:
         threshold=HALF,
         no_threshold=-1.0,  # a correlation is never below this
         unit="correlation of changes",
-        needs_control=False,
+        needs_control=False,  # the control of the claim is that of _measure_steps
         about="prediction from the state of the round after",
     )
     return [measure]
@@ -890,25 +890,25 @@ RULES = (
         "steps",
         "The decoded state steps as the algorithm's does: one round on and several, from states that occur and others.",
         "A memory that forgets 2 % a round has a step R2 of .87, a window of 10 rounds one below 0.",
-        require=_require_steps,
+        require=_measure_steps,
     ),
     Rule(
         "responses",
         "A changed input changes predictions as the move of the state does, at every lag and in every round.",
         "A machine that never hears one input steps as the algorithm does in nearly all rounds.",
-        require=_require_responses,
+        require=_measure_responses,
     ),
     Rule(
         "arrival",
         "The response one round later has the size of the move of the state.",
         "An update that waits a round after mistakes is decoded with the state, and arrives late: .52.",
-        require=_require_arrival,
+        require=_measure_arrival,
     ),
     Rule(
         "next state",
         "Predictions follow the state of the round after, where no input can be changed alone.",
         "A search from both ends holds the reference's set, and answers from more than it.",
-        require=_require_next_state,
+        require=_measure_next_state,
     ),
     Rule(
         "same predictions",

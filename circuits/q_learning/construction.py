@@ -257,7 +257,8 @@ def _describe_form(variant: str, eta: float | None, beta: float | None, noise: b
 def _group_labels(
     wiring: _Wiring, positions: tuple[str, ...], is_one_hot: bool
 ) -> dict[str, Sequence[str]]:
-    """Return what the words in the circuit's tables stand for: word -> labels of positions or axes.
+    """Return what the words in the circuit's tables (``edges.csv`` and ``sites.csv``) stand for:
+    word -> labels of positions or axes.
 
     Args:
         wiring: parameters of the circuit.
@@ -272,13 +273,15 @@ def _group_labels(
         one_back, two_back = positions[:-1], positions[:-2]
     return {
         "ALL": positions,
-        "ROWS": wiring.states,
+        "ROWS": wiring.states,  # of the Q-table, one per state
         "CANDIDATES": wiring.actions,
-        "COLUMNS": wire.number_labels("c", n_actions),
+        "COLUMNS": wire.number_labels("c", n_actions),  # of the Q-table, one latent per action
+        # The token of the next state is repeated before every action: s'_1 a_1 s'_2 a_2 ...
         "STATES": wire.number_labels("s'", n_actions),
         "DRAWS": wiring.draws,
         "LAST": [f"s'_{n_actions}"],
-        # Below M = 1, neurons 2.2 also read the name of Select, which keeps them silent there.
+        # If M < 1, the neurons "2.2 Q-values" also read the axis that marks the token Select, which
+        # silences them there (_make_evaluating_neurons).
         "PAUSE": ["Select"] if wiring.bound < 1 else [],
         "BACK1": one_back,
         "BACK2": two_back,
@@ -927,8 +930,10 @@ def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float
     is_of_state = key in ("carried_state", "residue")
     if not is_of_state and circuit.algorithm.variable(key).units != "reward":
         return error_of_round, why
-    # Values have errors in units of at least M / 16 (_get_unit), and no value exceeds M; errors of
-    # the table add up over rounds.
+    # A wrong position adds a share of a value, which is at most M. Errors are divided by a unit of at
+    # least M / 16 (_get_unit), so that they are at most 16 times the share. Errors of the table add
+    # up over rounds.
+    error_of_rounds = 16 * rounds * error_of_round
     why = f"16 x {rounds} rounds x {why}"
     if arguments["variant"] == "softmlp":
         # A softmax gives an action that is worse by x the share e^-(hardness x), and so misses x
@@ -936,13 +941,15 @@ def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float
         missed = (arguments["n_actions"] - 1) / (math.e * arguments["hardness"])
         why = f"{why} + (actions - 1) / (e hardness) / (1 - gamma)"
     else:
+        # Two softmax heads replace each linear head: with scores x, they compute
+        # sinh(epsilon x) / epsilon = x + epsilon^2 x^3 / 6 + ... (Circuit.pair_error).
         missed = float(circuit.pair_error(np.asarray(_find_largest_value(values))))
         why = f"{why} + (epsilon^2 x^3 / 6 + rounding / epsilon) / (1 - gamma)"
     # The next rounds discount the error: missed (1 + gamma + gamma^2 + ...). It is relative to the
     # unit, as all errors of the state.
     summed = missed / (1 - arguments["gamma"])
     relative = summed / _get_unit(circuit, values, "carried_state")
-    return 16 * rounds * error_of_round + relative, why
+    return error_of_rounds + relative, why
 
 
 PLAN = VerificationPlan(

@@ -618,7 +618,7 @@ class Experiment:
             acting_rounds: Sequence[int] = starts
             if edit.rounds is not None:
                 acting_rounds = select_rounds(edit.rounds, n_rounds)
-                self._require_run_of_rounds(edit, acting_rounds)
+                self._require_possible_rounds(edit, acting_rounds)
             elif edit.is_whole:
                 continue  # checked when it is put, with all its axes (_require_latents)
             if isinstance(value, Tensor):
@@ -634,7 +634,7 @@ class Experiment:
         """All edits of the experiment, in one list."""
         return [edit for together in self.edits.values() for edit in together]
 
-    def _require_run_of_rounds(self, edit: Edit, acting: Sequence[int]) -> None:
+    def _require_possible_rounds(self, edit: Edit, acting: Sequence[int]) -> None:
         """Raise an error if an edit cannot be made in all of the rounds ``acting``, those of its
         field ``rounds``.
         """
@@ -1254,7 +1254,9 @@ def _run_following_rounds(
     fed = base.fed.rows(rounds).map_tensors(partial(tile, times=n_edits))
     with torch.no_grad():
         # A transformer without hooks can compute the prediction alone; the state stays as it was.
-        if only_predicts and not later_edits and can_resume_rounds(model) and model.is_quiet():
+        # Transformers are the machines that can resume rounds; others have no `predict`.
+        is_transformer = can_resume_rounds(model)
+        if only_predicts and not later_edits and is_transformer and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
             # NaN for missing rounds, as run_round does. The state is not needed.
             prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)

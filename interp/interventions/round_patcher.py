@@ -287,7 +287,8 @@ class RoundPatcher:
                 after = self._run_patched_layer(
                     model, layer, patches.of(late), [starts[i] for i in late]
                 )
-                first = end - resid.shape[1]  # the last layer returns fewer positions
+                # `resid` has fewer positions than the window after the last layer, if that ran above.
+                first = end - resid.shape[1]
                 resid = torch.cat([resid, after[:, first:end]])
             order += early + late
         return resid, order

@@ -81,6 +81,8 @@ class Client(backend.Backend):
         # The secret is removed from all that is recorded. Short keys are placeholders such as "x":
         # their removal would damage texts.
         self._secret = key if len(key) >= _SHORTEST_SECRET else None
+        # By default, httpx also asks for encodings that optional packages decode. _post accepts only
+        # these two, which httpx itself decodes piece by piece, so that the size can be limited.
         headers = {"Accept-Encoding": "gzip, deflate"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
@@ -249,6 +251,7 @@ class Client(backend.Backend):
             finish_reason = choice.pop("finish_reason", None) or ""
             content = message.get("content")
             is_completion = isinstance(finish_reason, str)
+        # A part is missing, or is no object. `choices` is not empty, which _post has checked.
         except (KeyError, TypeError, AttributeError):
             is_completion = False
         if not is_completion:

@@ -122,7 +122,7 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
     Returns:
         A list with the run, or an empty list.
     """
-    if file.name == RECORD and file.is_file():
+    if file.name == RECORD and file.is_file():  # "result.json", as another program writes it
         try:
             run = import_result(file, regime)
         except InputError as error:

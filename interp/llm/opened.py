@@ -551,7 +551,8 @@ class _Conversations:
             n_tokens = 1 + places[expert] - first_changed
             patched_places.append([places[expert] - back for back in range(n_tokens)])
             control_places.append([places[other_expert] - back for back in range(n_tokens)])
-        n_anew = -min(map(min, patched_places + control_places))  # from the earliest of them on
+        # Number of last tokens to compute again; those before the earliest place come from the cache.
+        n_anew = -min(map(min, patched_places + control_places))
         logits, activations = self._run_recording(prompts, names, patched_places, n_anew)
         changed_logits, changed_activations = self._run_recording(
             changed_prompts, names, patched_places, n_anew

@@ -222,9 +222,10 @@ class PlainBlock:
             scores = queries[:, heads] @ keys[:, heads]
             if self.scale != 1.0:
                 scores.div_(self.scale)
-            # tril_ sets the scores of later positions to 0, and adding the mask to minus infinity.
+            # The mask adds minus infinity at later positions. tril_ first sets their scores to 0, since
+            # a score that has overflowed, infinity, would become NaN.
             scores.tril_(n_past).add_(self.mask[n_past:n_keys, :n_keys])
-            if not self.is_narrow:
+            if not self.is_narrow:  # a narrow block has no hooks here
                 scores = self.attn.hook_attn_scores(scores)
             parts.append(attend_by_rules(scores, self.rules[heads]) @ values[:, heads])
         z = parts[0] if len(parts) == 1 else torch.cat(parts, 1)

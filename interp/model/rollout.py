@@ -405,6 +405,8 @@ def run_round(
             if not torch.equal(tokens, encoded.tokens):
                 encoded = replace(encoded, tokens=tokens)
                 result = forward(latents, encoded)
+    # Episodes in which this round is missing (padding, or a missed trial) keep the state that they
+    # had before, and their prediction becomes NaN.
     prediction, carried = encoded.undo_missing(
         result.prediction, before=latents, after=result.carried
     )

@@ -256,6 +256,8 @@ class Halting:
         Adding to NaN leaves NaN, so such a change cannot be seen. A hook that changes every row
         that continues is assumed to change the halted rows, too.
 
+        It is called only if a hook returned another tensor or wrote into the activation.
+
         Args:
             alive: mask of the rows, or of the rows and positions, that have not halted.
             whole: the activation before the hooks.

@@ -631,7 +631,8 @@ class _Stepper:
             resid = model.embed_round(fed.tokens, carried, fed.values)
             choice_position = layout.choice_position
             if self.is_quiet and choice_position is not None:
-                # The first position that another choice can affect.
+                # If only the choice changes, the round is run again from here. A choice affects no
+                # position before its own, but that of the update is read below in any case.
                 start = min(choice_position, layout.update_position)
                 prediction, normalized = self._run_with_choice(resid, carried, fed, layout, start)
             else:

@@ -381,6 +381,7 @@ def heatmaps(
     panels = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=n_rows)[:, 0]
     column_width = (width - 1.4) / len(columns)
     longest = max(map(len, columns)) * _CHARACTER_WIDTH
+    # Long names are rotated. With more columns than this, _name_ticks leaves out names instead.
     is_rotated = longest > column_width and len(columns) <= _MOST_TICKS
     for axes, (title, frame) in zip(panels, grids.items(), strict=True):
         grid = frame.to_numpy(dtype=np.float64)

@@ -157,9 +157,12 @@ def is_biased_low(
     varies = total_squares > 0
     is_constant_within = varies & (squares_between >= _CONSTANT_SHARE * total_squares)
     needed = n_features * _EPISODES_PER_FEATURE
-    references = totals(values, mask)
+    # Squared errors of the best constant prediction, [episode, output]. Few episodes with most of
+    # the sum of squares are as informative as few episodes.
+    squares_of_episodes = totals(values, mask)
     return any(
-        effective_sample_size(references[:, k]) < needed for k in np.flatnonzero(is_constant_within)
+        effective_sample_size(squares_of_episodes[:, k]) < needed
+        for k in np.flatnonzero(is_constant_within)
     )
 
 
@@ -215,9 +218,8 @@ def totals(
     n_steps = sum_by_group(used.sum(1), groups)
     centred = _subtract_mean(values, used, n_steps)
     n_steps_of_others = n_steps.sum(0) - n_steps
-    divisor = np.where(
-        n_steps_of_others > 0, n_steps_of_others, 1
-    )  # no other episode: nothing is added
+    # If there is no other episode, nothing is added: the sum that is divided by 1 is then 0.
+    divisor = np.where(n_steps_of_others > 0, n_steps_of_others, 1)
     correction = sum_by_group(centred.sum(1), groups) ** 2 / divisor
     squares = sum_by_group(np.einsum("etk,etk->ek", centred, centred), groups)
     references: Array = squares + correction

@@ -359,7 +359,8 @@ def make_app(explorer: Explorer, token: str) -> Any:
             sent = str(request.path_params["token"])
             if not hmac.compare_digest(sent.encode(), token.encode()):
                 why = "this address has no token, or that of another run"
-                return refuse(why, 403, request.url.query[:LONGEST])
+                # The refusal shows the view's query, which the user can add to the new address.
+                return refuse(why, 403, query=request.url.query[:LONGEST])
             pairs = request.query_params.multi_items()
             names = [name for name, _ in pairs if name != "edit"]
             if len(names) > len(set(names)):

@@ -47,7 +47,9 @@ def _score_by_cutting(
     """
 
     def effects(case: Case) -> np.ndarray:
-        """Return the effect of cutting each edge, ``[edge]``: the larger one of all ablations."""
+        """Return the effect of cutting each edge, ``[edge]``, as a share of the effect of the whole
+        corruption: the largest one of all ablations.
+        """
         # [edge], averaged over episodes, for each ablation.
         drops = [material.measure_drops(case, ablation).mean(1) for ablation in ablations]
         return np.abs(drops).max(0)
@@ -73,7 +75,9 @@ def _score_by_attribution(
     sources, destinations = np.array(material.candidates).T  # indices in the edge graph
 
     def effects(case: Case) -> np.ndarray:
-        """Return the attribution of each candidate edge, ``[edge]``."""
+        """Return the absolute attribution of each candidate edge, ``[edge]``, as a share of the
+        effect of the whole corruption (``case.scale``).
+        """
 
         def make() -> np.ndarray:
             """Attribute the metric to all edges, ``[source, destination]``."""
@@ -84,7 +88,8 @@ def _score_by_attribution(
 
         key = ("attribution", case.corruption, case.exit, case.round, steps)
         attributions = material.compute_once(key, make)
-        return np.asarray(np.abs(attributions) / case.scale)[sources, destinations]
+        shares = np.asarray(np.abs(attributions) / case.scale)  # [source, destination]
+        return shares[sources, destinations]
 
     return largest_effects(material, reading, material.edge_names, effects)
 

@@ -347,7 +347,8 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
         """Return the log-probabilities of the choices, ``[..., arm]``; 0 in the first round."""
         last = v["last_pulled"]  # 1 for the last chosen arm, 0 for the others
         p_repeat = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
-        # The other arms on offer share the rest of the probability.
+        # The other arms on offer share the rest of the probability. Arms that are not on offer get a
+        # number, too, but the softmax leaves them out.
         chances = last * p_repeat + (1 - last) * (1 - p_repeat) / _count_others(v)
         has_last = last.sum(-1, keepdims=True) > 0  # not so in the first round: all arms are equal
         return np.where(has_last, np.log(chances), 0.0)
@@ -528,6 +529,7 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
         """Return the log-probabilities of the choices, ``[..., arm]``."""
         is_first = np.arange(v["offered"].shape[-1]) == 0
         p_first = _for_each_arm(first)
+        # Arms that are not on offer get a number, too, but the softmax leaves them out.
         chances: _Array = np.where(is_first, p_first, (1 - p_first) / _count_others(v))
         return np.log(chances)
 

@@ -422,6 +422,8 @@ def _list_other_families() -> tuple[Family, ...]:
     """Return the other families: the sigmoid vote, two algorithms that follow the best experts, and
     two without memory.
     """
+    # Only the equation of log_odds reads the gain, so that a fit computes the states only once. A
+    # tempered family has an inverse temperature already (such as a gain): a fit adds no other.
     gain = Searched("gain", _FINE_GAIN, used_by=("log_odds",))
     follow_winners = algorithms.follow_previous_winners
     return (

@@ -216,8 +216,10 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     is_tiny = beta.is_tiny
     ratio = beta.compute_mass(beta.p + 1) / np.where(is_tiny, 1.0, beta.mass)
     if is_tiny.any():
-        # The tail of Beta(p + 1, r) is that of Beta(p, r) without the first term, 1, of its series
-        # 2F1. Both masses have the upper tail's factor, which cancels.
+        # Let S be the series of :func:`_compute_series`, at the bounds l and u. The masses are a
+        # common factor, which cancels, times
+        #   (1 + S(u)) - factor (1 + S(l)) = 1 - factor + series  for Beta(p, r), and
+        #   S(u) - factor S(l) = series                           for Beta(p + 1, r).
         factor, series = beta.compute_tail_terms()
         ratio[is_tiny] = series / (1 - factor + series)
     mean = beta.p / (beta.p + beta.r) * ratio  # of 1 - x where the distribution is mirrored
@@ -350,13 +352,16 @@ def average_orders(
     hits, misses = count_records(episodes)
 
     def average(block: slice) -> _Predictions:
-        """Return the predictions for a block of episodes."""
+        """Return the predictions for a block of episodes. A kind is an interval of accuracies, and
+        an order says which expert has which kind.
+        """
         k, m = hits[block], misses[block]
         # Evidence and means are [episode, round, expert, kind]; the posterior, and the
         # log-probabilities of the advice if the label is 0 or 1, are [episode, round, order].
         evidence = np.stack([log_evidence(k, m, kind) for kind in kinds], axis=-1)
         # Finite, since the product of -inf with a zero of `to_orders` would be NaN.
         possible = _flatten_last_two(np.maximum(evidence, _IMPOSSIBLE))
+        # `to_orders` sums over the experts, each with the kind that it has in an order.
         posterior = special.softmax(possible @ to_orders + log_prior, axis=-1)
         means = np.stack([mean_accuracy(k, m, kind) for kind in kinds], axis=-1)
         right, wrong = np.log(clip_accuracies(means)), np.log(clip_accuracies(1 - means))

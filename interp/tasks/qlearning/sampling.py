@@ -120,6 +120,7 @@ class Interaction:
         bellman.check_rates(alpha, gamma)
         rates = check_epsilon(epsilon)
         n_mdps, n_states, n_actions = mdps.rewards.shape
+        # check_epsilon accepts NaN, the rate of recorded agents that have none.
         require(not np.isnan(rates).any(), "epsilon must lie in [0, 1], got nan")
         require(
             rates.shape in ((), (n_mdps,)),

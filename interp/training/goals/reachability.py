@@ -126,6 +126,8 @@ def _copy_what_matches(attn: Attention) -> None:
 def _start_matching(model: HookedLatentTransformer) -> None:
     """Set the weights for the start "matching" (a choice of initial weights): heads match similar
     content and copy it. MLPs start small, so that their random outputs do not drown the copies.
+
+    The model plays the task of reachability in graphs, in which it predicts a node.
     """
     for block in model.blocks:
         for head in (*block.attn.W_Q, *block.attn.W_V):  # each [d_model, d_head]
