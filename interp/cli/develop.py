@@ -65,7 +65,7 @@ def _develop(
             name = f"{folder.name} step {step} {content[:8]}"
             makers[name] = partial(development.measure_state, path, questions)
     settings = dict(vars(questions))
-    if reference:
+    if reference:  # a checkpoint that was changed since is read again
         settings |= options.digest_files([reference])
     with options.compute_in_shares(say, out, makers, settings, shard, keeps=True) as parts:
         if shard:

@@ -440,6 +440,7 @@ def _score(
         for group, runs in group_runs(reading.runs).items()
     }
     settings = {"seed": seed, "models": models, "runs": joblib.hash(reading.runs)}
+    # With digests of checkpoints, parts are computed again if a checkpoint was changed.
     settings |= options.digest_files(models or [])
     with options.compute_in_shares(say, out, makers, settings, shard) as explained:
         if shard:

@@ -199,6 +199,7 @@ def _write_tables(
         smooth = differentiable(cast(Any, model))
     makers = causal_tables.table_makers(model, round_, smooth=smooth, sample=sample)
     settings = {"model": model.name, "digest": model.digest(), "round": round_, **asdict(sample)}
+    # With a digest of the table of recorded episodes, parts are computed again if it was changed.
     settings |= {**load_options, **options.digest_files(load_options.get("recorded") or [])}
     with options.compute_in_shares(say, folder, makers, settings, shard) as parts:
         for by_name in parts.values():

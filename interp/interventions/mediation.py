@@ -751,7 +751,9 @@ def _find_hook_times(model: Machine, run: Rollout) -> dict[str, int] | None:
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:  # a transformer
         return None
     points = every_site(model, run.layout, list(model.points), positions=None)
-    first_row = Rows.of(run, [0]).part(slice(1))  # one round of one episode shows the order
+    # One row, round 0 of the first episode, suffices to see the order.
+    rows_of_round_0 = Rows.of(run, rounds=[0])  # one row per episode
+    first_row = rows_of_round_0.part(slice(1))
     _, activations = run_one_round(model, first_row, run.layout, watched=points)
     return {site.hook: time for time, site in enumerate(activations)}
 

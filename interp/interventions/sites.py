@@ -89,7 +89,8 @@ def component(name: str, model: Machine | None = None) -> Component:
     points = COMPONENTS if model is None else model.points
     key = ALIASES.get(name, name)
     if model is not None and key in COMPONENTS and key not in points:
-        # A model with resid_post is a transformer. It lacks a component only if it has no MLP.
+        # A model with resid_post is taken to be a transformer, which lacks a component only if it has
+        # no MLP.
         if "resid_post" in points:
             raise InputError(
                 f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
