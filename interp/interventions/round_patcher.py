@@ -315,7 +315,7 @@ class RoundPatcher:
         )
         stop = self.end if reaches_later else max(starts) + 1
         n = len(cells)
-        with model.hooks(fwd_hooks=patches.hooks((start, stop))):
+        with model.hooks(fwd_hooks=patches.hooks(window=(start, stop))):
             resid = self._copy_resid(layer, n)[:, start:stop]
             resid = model.run_from(resid, layer, layer + 1, past=self._copy_past(layer, start, n))
         patches.counter.check()
