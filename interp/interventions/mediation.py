@@ -212,7 +212,7 @@ class Routes:
         layout, kind = self.layout, site.kind
         if self.hook_times is not None:
             # Not a transformer: each point may act on every later one, whatever its positions.
-            return (self.hook_times[site.hook], 0), (0, layout.n_positions)
+            return (self.hook_times[site.hook], 0), (0, layout.n_positions - 1)
         layer = -1 if site.layer is None else site.layer  # -1: before the first layer
         positions = np.arange(layout.n_positions)
         if kind.axes == "latent":

@@ -206,7 +206,9 @@ class _Budget:
         """Add the cost of the calls that are recorded in the trace at ``path``. Nothing is added if
         there is no such file, or if the file has another format and cannot be resumed.
         """
-        lines = read_lines(path)[0] if path.is_file() else []
+        lines: list[dict[str, Any]] = []
+        if path.is_file():
+            lines, _ = read_lines(path)  # the second value is the length of the lines in bytes
         if not lines or lines[0].get("format") != FORMAT:
             return
         header, *records = lines

@@ -238,8 +238,10 @@ def _start_bound(model: HookedLatentTransformer) -> None:
     copies = slice(d_head, 2 * d_head)  # dimensions of another token's, copied by a head
     embeddings = _get_node_embeddings(model)  # a view of W_E: setting it sets the model's weights
     length = embeddings.norm(dim=1).mean()
-    # Only nodes are embedded in the half for tokens; the first latent is empty.
-    model.W_E[:, :half] = 0.0
+    # As in "apart", the first half of d_model is for tokens and the second for positions. In the
+    # first half, only nodes get an embedding here; the first latent is empty.
+    content = slice(half)
+    model.W_E[:, content] = 0.0
     model.latents.table.zero_()
     directions = nn.init.orthogonal_(torch.empty_like(embeddings[:, names]))
     embeddings[:, names] = length * directions
