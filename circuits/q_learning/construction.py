@@ -29,7 +29,7 @@ from interp.tasks.qlearning.layout import QLearningRound
 _FOLDER = Path(__file__).parent
 _NAME = "qlearning-handwired"
 _VARIANTS = ("mlp", "softmlp", "lin")
-_LARGEST_FLOAT32 = 2.0**120
+_LARGEST_BOUND_IN_FLOAT32 = 2.0**120
 """The largest bound M for which sums of a few values and scores stay far below float32's overflow,
 2^128.
 """
@@ -308,9 +308,10 @@ def _explain_float64_only(variant: str, eta: float | None, slope: float, bound: 
     """
     if eta is not None and variant != "softmlp":
         return wire.needs_float64(f"variant {variant!r}", "'softmlp'")
-    if bound > _LARGEST_FLOAT32:
+    if bound > _LARGEST_BOUND_IN_FLOAT32:
         return (
-            f"values up to M = {bound:g} are beyond {_LARGEST_FLOAT32:g}, twice which float32 must hold; load it with "
+            f"values up to M = {bound:g} are beyond {_LARGEST_BOUND_IN_FLOAT32:g}, above which sums of a few of them "
+            "could overflow in float32; load it with "
             "dtype='float64', or give rewards in larger units"
         )
     resolved = float(np.finfo("float32").eps) * bound
@@ -691,6 +692,16 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
 def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 4 in "mlp" and "lin", which add the three terms of the TD error to
     the Q-value at the token Update.
+
+    Before layer 4, the blocks of the residual stream hold at these tokens:
+
+    - Update: in ``buf1`` Q(s, a_t) for every state s, in ``id`` the action a_t; in "lin" also in
+      ``buf2`` the next state s'.
+    - r: in ``id`` the state s_t, in ``buf1[r]`` the reward; in "lin" also in ``buf2`` Q(s_t, a) for
+      every action a.
+    - Select: in ``buf1`` the state s_t; in ``buf2[Select]`` max Q(s', a), or in "lin" in ``buf3``
+      Q(s, a*) for every state s, where a* has the largest Q(s', a).
+    - the action a_t ("mlp" only): in ``id`` the state s_t, in ``buf2[Qcurr]`` -Q(s_t, a_t).
     """
     states, move, alpha = wiring.states, wiring.move, wiring.alpha
     update, buf1, buf2 = wiring.ids["Update"], wiring.buf1, wiring.buf2
@@ -700,7 +711,9 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     current: tuple[wire.Term, ...] = ((update, buf2["Qcurr"]),)  # -Q(s_t, a_t)
     best: tuple[wire.Term, ...] = ((update, buf2["Select"]),)  # max Q(s', a)
     factor_of_current = alpha
-    if is_linear:  # Q(s_t, a_t) stands among those of all actions, with its own sign
+    # In "lin", Update finds Q(s_t, a_t) by its action among the values at r, where it has its own
+    # sign; and max Q(s', a) by its next state among the values at Select.
+    if is_linear:
         current = wire.match(wiring.basis, wiring.actions, "id", "buf2")
         best = wire.match(wiring.basis, states, "buf2", "buf3")
         factor_of_current = -alpha
@@ -715,7 +728,7 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
         wire.Head("4.2 add reward", layer=3, rule="linear", scores=reward, moves=added),
         wire.Head("4.3 add discounted max", layer=3, rule="linear", scores=best, moves=discounted),
     ]
-    if is_linear:
+    if is_linear:  # what Update holds becomes the next latent, in which buf2 is 0
         cleared = move(states, "buf2", "buf2", -1.0)
         # The gate reads 0 at Update, which attends to itself (offset 0), and 1 at all others, which
         # attend to the sink.
