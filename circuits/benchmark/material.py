@@ -57,6 +57,8 @@ ANOTHER = "another-episode"
 """The corruption that replaces each episode by another one, so that history and current round
 differ.
 """
+FITTING_BATCH = 1
+"""Number of the batch of episodes on which probes and decoders are fitted."""
 _SMALLEST_DIFFERENCE = 1e-9
 """A pair is left out if clean and corrupted run differ by less than this, in the metric's unit."""
 
@@ -275,7 +277,7 @@ class Material:
         """
 
         def make() -> Values:
-            return self.subject.algorithm.run(self.episodes(1, self.effort.fits))
+            return self.subject.algorithm.run(self.episodes(FITTING_BATCH, self.effort.fits))
 
         return self.compute_once("variables", make)
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
-from circuits.benchmark.material import Material
+from circuits.benchmark.material import FITTING_BATCH, Material
 from circuits.benchmark.methods import Method, register
 from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import values_of
@@ -183,7 +183,8 @@ def _get_activations(material: Material, site: str) -> Float[Tensor, "episode ro
 
     Those of several positions or heads are concatenated.
     """
-    model, run = material.subject.model, material.run(1, material.effort.fits)
+    model = material.subject.model
+    run = material.run(batch=FITTING_BATCH, n=material.effort.fits)
     place = Site.parse(site, model)
 
     def replay_site() -> Tensor:
@@ -213,7 +214,8 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
         decode = material.compute_once(
             "state decoder", lambda: _fit_state_decoder(subject, material)
         )
-    runs = material.run(2), material.run(3)  # base, and source of the activations
+    # The base, and the source of the activations: two independent batches of episodes.
+    runs = material.run(batch=2), material.run(batch=3)
     # `written` is the key of the state after a round; "" if the algorithm carries none.
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
@@ -242,7 +244,8 @@ def _fit_state_decoder(subject: KnownMachine, material: Material) -> Callable[[T
     Returns:
         A function from latents to the state.
     """
-    run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
+    run = material.run(batch=FITTING_BATCH, n=material.effort.fits)
+    key = subject.algorithm.state[0]
     # The state after each round, and the latents that the round wrote (index 0 has the initial ones).
     values = np.asarray(material.variables[NEXT + key], np.float64)
     state = run.layout.per_latent(torch.from_numpy(values))  # split among the latents
@@ -300,7 +303,8 @@ def _align(
         The alignment; or the error, if the alignment is refused.
     """
     effort = material.effort
-    runs = material.run(4, effort.fits), material.run(5, effort.fits)
+    # The base, and the source of the activations: two further batches.
+    runs = material.run(batch=4, n=effort.fits), material.run(batch=5, n=effort.fits)
     search = Search(steps=effort.steps, restarts=1, seed=material.seed)
     try:
         return align(subject.model, *runs, subject.algorithm, key, site, search=search)
