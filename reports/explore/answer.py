@@ -517,8 +517,10 @@ def _step_algorithm(
             state = {key: states[key][:, t] for key in state}
         for edit in edits:
             if t in edit.rounds(setup):
-                # It would be None for an edit without a counterpart; these edits all have one.
-                state = edit.apply_to_state(setup, state, t) or state
+                changed_state = edit.apply_to_state(setup, state, t)
+                # None is for edits without a counterpart in the algorithm; these edits all have one.
+                assert changed_state is not None
+                state = changed_state
         inputs_of_round = {key: value[:, t] for key, value in inputs.items()}
         with np.errstate(all="ignore"):  # a state that cannot occur may have no answer: NaN
             state, values = setup.algorithm.step(state, inputs_of_round)
