@@ -18,7 +18,7 @@ _PROSE = PROSE["reachability"]
 
 _FEWEST_EPISODES = 8
 """Episodes of a depth at least, for a verdict on it."""
-_DRAWN = (
+_IN_FIGURE = (
     MODEL,
     "breadth_first",
     "depth_limited_2",
@@ -28,7 +28,7 @@ _DRAWN = (
     "frozen",
     "discrete",
 )
-"""The predictors that are drawn; the table has all."""
+"""Keys of the predictors whose accuracy is a curve in the figure; the table has all predictors."""
 
 
 def parts() -> tuple[Part, ...]:
@@ -66,7 +66,8 @@ def _compute(context: Context) -> _Answers:
 
 def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
     """Return two measures: whether the model knows the farthest targets in the first possible
-    round, and whether it is right in the last round.
+    round, and whether it is right in the last round. ``context`` is not used; every part's summary
+    has this parameter.
     """
     frame, _, _ = data
     trained = frame[frame["regime"] == measured.REGIMES[0]]  # the regime of training
@@ -77,8 +78,9 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
     # A search that goes one step deeper in every round finds these targets now, not before.
     first_possible = trained[(trained["depth"] == depth) & (trained["round"] == depth)]
     scores = {row["key"]: measured.read_interval(row) for row in first_possible.to_dict("records")}
-    # Predictors that do not search in parallel: the model must exceed the interval of the best.
-    rivals = [key for key in _DRAWN if key in scores and key not in _SEARCHES]
+    # The predictors of the figure that do not search in parallel: the model must exceed the interval
+    # of the best one.
+    rivals = [key for key in _IN_FIGURE if key in scores and key not in _PARALLEL_SEARCHES]
     best_key = max(rivals, key=lambda key: scores[key].estimate)
     best_rival = scores[best_key]
     knows = claim(
@@ -102,7 +104,7 @@ def _measure_last(last: pd.DataFrame) -> Measure:
     """
     ascending = last.sort_values("estimate", kind="stable")
     worst = ascending[ascending["key"] == MODEL].iloc[0]
-    is_rival = (ascending["depth"] == worst["depth"]) & ~ascending["key"].isin(_SEARCHES)
+    is_rival = (ascending["depth"] == worst["depth"]) & ~ascending["key"].isin(_PARALLEL_SEARCHES)
     controls = {}
     for rival in ascending[is_rival].tail(1).to_dict("records"):  # the strongest, if there is any
         controls[rival["key"].replace("_", " ")] = Control(rival["estimate"])
@@ -110,7 +112,7 @@ def _measure_last(last: pd.DataFrame) -> Measure:
     return claim("solves", measured.read_interval(worst), controls=controls, about=depth)
 
 
-_SEARCHES = (MODEL, "breadth_first")
+_PARALLEL_SEARCHES = (MODEL, "breadth_first")
 """Predictors that should be right, and are therefore no controls."""
 
 
@@ -122,7 +124,7 @@ def _draw(data: _Answers, context: Context) -> list[object]:
     blocks: list[Any] = [Prose(_PROSE["answers"])]
     for regime, rows in frame.groupby("regime", sort=False):
         depth = rows["depth"].max()
-        shown = rows[(rows["depth"] == depth) & rows["key"].isin(_DRAWN)]
+        shown = rows[(rows["depth"] == depth) & rows["key"].isin(_IN_FIGURE)]
         shown = shown.rename(columns={"key": "algorithm", "estimate": "mean"})
         blocks.append(curves(_PROSE["curves"]["answers"], shown, regime=regime, depth=depth))
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
