@@ -34,7 +34,7 @@ app = typer.Typer(
 app.callback()(main)
 
 
-@command(example="python -m lab calibrate --table machines --quick", group=app, torch=True)
+@command(example="python -m lab calibrate --table machines --quick", group=app, needs_torch=True)
 def calibrate(
     say: Say,
     out: Path = Path("output/calibration"),

@@ -25,7 +25,7 @@ _subject_names = options.make_completer(lambda: resolve_name("circuits.benchmark
 
 @command(
     example="interp benchmark --quick --question edges",
-    torch=True,
+    needs_torch=True,
     more="Methods:\n<interp.cli.benchmark:_describe_methods>",
 )
 def _benchmark(

@@ -2,7 +2,7 @@
 
 A command is a function in a file of this folder::
 
-    @command(example="interp probe wma-learned", sizes="one", torch=True)
+    @command(example="interp probe wma-learned", sizes="one", needs_torch=True)
     def probe(say: Say, sizes: Mapping[str, int], model: options.ModelName, ...) -> None:
 
 The function gets ``say``, which prints all its output. If it has a parameter ``sizes``, the sizes
@@ -13,7 +13,7 @@ docstring.
 A command need not repeat parameters that it only passes to another function. ``of={"settings":
 Settings}`` makes an option of each parameter of ``Settings`` that has a default and is not a
 parameter of the command. The command gets their values as the mapping ``settings``. torch is
-imported only when a command with ``torch=True`` runs.
+imported only when a command with ``needs_torch=True`` runs.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def command(
     group: typer.Typer = app,
     sizes: _Many = "none",
     of: Mapping[str, Callable[..., Any]] | None = None,
-    torch: bool = False,
+    needs_torch: bool = False,
     more: str = "",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command with the function's name. Returns the decorator.
@@ -329,8 +329,8 @@ def command(
         of: name of a parameter of the command -> another function. The parameters of that function
             that have a default become options. The command gets their values in this parameter, as
             a mapping {name: value}.
-        torch: True if the command runs models. Then torch is imported first, while a terminal shows
-            a spinner, and the command's computations in torch use one thread.
+        needs_torch: True if the command runs models. Then torch is imported first, while a terminal
+            shows a spinner, and the command's computations in torch use one thread.
         more: further lines for the end of the help. ``<module:function>`` in them is replaced by
             what the function returns.
     """
@@ -370,7 +370,7 @@ def command(
             ):
                 warnings.showwarning = _show_warning
                 try:
-                    _call_command(function, torch, say=say, **values)
+                    _call_command(function, needs_torch, say=say, **values)
                 except typer.Exit:  # the command chose its exit code: its result is known
                     say.close()
                     raise
@@ -456,16 +456,16 @@ def _show_warning(message: Any, *_: Any, **__: Any) -> None:
     typer.echo(f"interp: warning: {escape_invisible(message)}", err=True)
 
 
-def _call_command(function: Callable[..., None], torch: bool, **values: Any) -> None:
+def _call_command(function: Callable[..., None], needs_torch: bool, **values: Any) -> None:
     """Call the function of a command.
 
     Args:
         function: the function.
-        torch: whether it runs models; if so, torch is imported first, and the function runs on one
+        needs_torch: whether it runs models; if so, torch is imported first, and the function runs on one
             thread.
         values: the function's arguments.
     """
-    if not torch:
+    if not needs_torch:
         function(**values)
         return
     with workers.show_spinner("importing torch"):

@@ -21,7 +21,7 @@ from interp.support.files import folder_to_write
 @command(
     example="interp compare wma-learned wma-handwired --quick",
     sizes="one",
-    torch=True,
+    needs_torch=True,
     more=options.CIRCUIT_ARGUMENTS,
 )
 def _compare(

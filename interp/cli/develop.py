@@ -18,7 +18,7 @@ _MOST_DRAWN = 6
 
 @command(
     example="interp develop output/training/wma/seed-0 output/training/wma/seed-1 --reference wma-handwired",
-    torch=True,
+    needs_torch=True,
 )
 def _develop(
     say: Say,

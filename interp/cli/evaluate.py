@@ -24,7 +24,9 @@ from interp.support.files import folder_to_write, read_json, write_json
 from interp.support.foreign import escape_invisible
 
 
-@command(example="interp audit wma-learned wma-gru --quick", torch=True, **options.OF_A_MACHINE)
+@command(
+    example="interp audit wma-learned wma-gru --quick", needs_torch=True, **options.OF_A_MACHINE
+)
 def _audit(
     say: Say,
     sizes: Mapping[str, int],
@@ -112,7 +114,7 @@ def _audit_one(
 @command(
     example="interp evaluate wma-learned --episodes 32",
     sizes="one",
-    torch=True,
+    needs_torch=True,
     more=options.CIRCUIT_ARGUMENTS,
 )
 def _evaluate(

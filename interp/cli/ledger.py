@@ -17,7 +17,7 @@ def _describe_claims() -> str:
 
 @command(
     example="interp ledger --quick --claim regret",
-    torch=True,
+    needs_torch=True,
     more="Claims:\n<interp.cli.ledger:_describe_claims>",
 )
 def _ledger(

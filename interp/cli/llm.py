@@ -351,7 +351,7 @@ def _make_local_player(
     return LocalBackend(settings, concurrency, device)
 
 
-@command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
+@command(example="interp llm demo --out output/llm-demo", group=llm_app, needs_torch=True)
 def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     """Run a small experiment offline: let scripted agents play expert advice, score them and write the report."""
     from interp.choices.behaviour import behaviour, behaviour_tables
@@ -405,7 +405,7 @@ def _import(
     say.files(imported.files)
 
 
-@command(example="interp llm score output/llm", group=llm_app, torch=True)
+@command(example="interp llm score output/llm", group=llm_app, needs_torch=True)
 def _score(
     say: Say,
     path: Path,
@@ -485,7 +485,7 @@ def _explain_group(
 @command(
     example="interp llm report output/llm --models wma-handwired wma-learned",
     group=llm_app,
-    torch=True,
+    needs_torch=True,
 )
 def _report(
     say: Say,

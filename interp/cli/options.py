@@ -486,7 +486,7 @@ def load_for_analysis(
     recorded episodes and the algorithm that the options name (:func:`use_options`).
 
     ``recorded``, ``hypothesis``, ``arguments`` and ``device`` are the values of the options of
-    these names.
+    these names. :data:`OF_A_MACHINE` makes the options from these parameters and their annotations.
 
     Args:
         say: prints the output of the command.
@@ -508,7 +508,7 @@ def load_for_analysis(
 def load(
     name: str,
     sizes: Mapping[str, int],
-    arguments: Set = None,
+    arguments: Sequence[str] | None = None,
     device: str = "cpu",
     accepts_sizes: bool = False,
 ) -> _Loaded:
@@ -558,6 +558,8 @@ def load(
         serves_sizes = record.kind == "learned" and accepts_sizes and record.can_read(n_by_size)
         if serves_sizes and not settings:
             return _Loaded(library.load(name).to(torch_device), n_by_size)
+        # A handwired model is built with these arguments. A learned model takes none:
+        # `library.load` raises an error if there are any.
         settings = {**n_by_size, **settings}
         return _Loaded(library.load(name, **settings).to(torch_device), arguments=settings)
 

@@ -49,7 +49,7 @@ _MapSize = Annotated[
 
 @command(
     example="interp patch wma-handwired --corruption flip-vote --round 20 --components resid_pre head",
-    torch=True,
+    needs_torch=True,
     **options.OF_A_MACHINE,
 )
 def _patch(

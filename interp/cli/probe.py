@@ -38,7 +38,7 @@ def _describe_sites() -> str:
 
 @command(
     example="interp probe wma-learned --targets log_weights counts --site latents",
-    torch=True,
+    needs_torch=True,
     **options.OF_A_MACHINE,
 )
 def _probe(

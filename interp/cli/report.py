@@ -25,7 +25,7 @@ from interp.support.files import folder_to_write
 @command(
     example="interp choices people.csv --participant subjID --choice choice --reward outcome",
     of={"columns": interp.tasks.bandit.read},  # its parameters are options, for `columns`
-    torch=True,
+    needs_torch=True,
 )
 def _choices(
     say: Say,
@@ -151,7 +151,7 @@ def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
     return players
 
 
-@command(example="interp explore wma-learned", torch=True, **options.OF_A_MACHINE)
+@command(example="interp explore wma-learned", needs_torch=True, **options.OF_A_MACHINE)
 def _explore(
     say: Say,
     sizes: Mapping[str, int],
@@ -201,7 +201,9 @@ def _explore(
     raise typer.Exit(0)
 
 
-@command(example="interp report wma-handwired --experts 4", torch=True, **options.OF_A_MACHINE)
+@command(
+    example="interp report wma-handwired --experts 4", needs_torch=True, **options.OF_A_MACHINE
+)
 def _report(
     say: Say,
     sizes: Mapping[str, int],

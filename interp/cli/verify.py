@@ -22,7 +22,7 @@ _NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_s
 @command(
     example="interp verify qlearning-handwired --states 2 4 --actions 3 --set gamma=0.5",
     sizes="several",
-    torch=True,
+    needs_torch=True,
     more=options.CIRCUIT_ARGUMENTS,
 )
 def _verify(
