@@ -927,7 +927,7 @@ class _Agreement:
             side="below",
             unit=f"share of rounds {_PLAIN_DIFFERENCE} nats apart",
             about="rounds apart",
-            needs_control=False,
+            needs_control=False,  # the control of the claim is that of `average`
         )
         measures = [average, rounds]
         for cell in self.cells:
@@ -938,7 +938,7 @@ class _Agreement:
                 threshold=_SAME_RESPONSE,
                 unit="likeness of responses",
                 about=f"response to {cell.where}",
-                needs_control=False,
+                needs_control=False,  # the control of the claim is that of `average`
             )
             measures.append(response)
         return conjoin(measures)

@@ -86,7 +86,8 @@ class BesideMachine:
         One condition supplies the number and the verdict: the first that is false; otherwise, the
         first that is undecided; otherwise, the first of the list.
         """
-        # The three have no claims of their own; `conjoin` gives them one together.
+        # The three have no claims of their own; `conjoin` gives them one together. They need no
+        # controls, since the first two numbers are differences from the controls.
         over_memoryless = Measure(
             key="beside",
             claim="",
@@ -290,7 +291,7 @@ class ChoiceExplanation(Result):
             about=f"{self._closest_score.name}, over the best family without a memory",
             unit="nats a choice",
             is_share=False,
-            needs_control=False,
+            needs_control=False,  # the number is a difference from the control
             yes="chooses by what it saw before",
         )
 

@@ -403,6 +403,7 @@ def filter_switches(
         """Return the predictions for a block of episodes."""
         posterior = _compute_beliefs(episodes.correct[block], hit, miss, rotate, every)
         says_one = episodes.advice[block, :, None] == 1  # [episode, round, 1, expert]
+        # Log-probability of all advice if the label is 0, or 1, [episode, round, order].
         if_zero = np.where(says_one, miss, hit).sum(axis=-1)
         if_one = np.where(says_one, hit, miss).sum(axis=-1)
         return _apply_bayes_rule(posterior, if_zero, if_one)
