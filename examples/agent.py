@@ -172,7 +172,7 @@ def read_machine(path: Path) -> Machine:
         return next(actor.parameters()).new_zeros(1, N_SEEN)
 
     actor = machines.read_agent(path)
-    return machines.agent(actor, LAYOUT, hear=observe, first=observe_nothing, name="ppo")
+    return machines.agent(actor, LAYOUT, encode=observe, first_input=observe_nothing, name="ppo")
 
 
 def sample_episodes(n: int, seed: int) -> Any:

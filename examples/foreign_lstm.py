@@ -129,9 +129,9 @@ def adapt(detector: Detector) -> Any:
         detector,
         VOICE,
         core="lstm_cell",
-        hears="before",
+        update="before",
         name="silero-vad",
-        hear=lambda module, fed: module.features(fed.values[:, samples]),
+        encode=lambda module, fed: module.features(fed.values[:, samples]),
         read=read,
     )
 

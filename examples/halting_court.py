@@ -128,7 +128,7 @@ def make_halting(rule: str) -> Any:
 # A loop that is trained: node states, messages along edges, a gate.
 
 WIDTH = 16
-N_HEARD = N_NODES + 2
+N_ENCODED = N_NODES + 2
 
 
 def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -202,15 +202,15 @@ class Loop(nn.Module):
         summary = torch.cat([z.mean(1), z.amax(1)], 1)
         return self.gate(summary).sigmoid()[:, 0]
 
-    def answer(self, z: Tensor, heard: Tensor) -> Tensor:
+    def answer(self, z: Tensor, encoded: Tensor) -> Tensor:
         """Return the logits of "no" and "yes", ``[episode, 2]``, from the state of the node in
         question.
 
         Args:
             z: states of the nodes, ``[episode, node, number]``.
-            heard: what each node hears of the question, ``[episode, node, number]``.
+            encoded: what each node reads of the question, ``[episode, node, number]``.
         """
-        marks = heard[..., -1:]  # 1 for the node in question
+        marks = encoded[..., -1:]  # 1 for the node in question
         return self.read((z * marks).sum(1))
 
 
@@ -228,17 +228,17 @@ class Block(nn.Module):
         """Return the next states of the nodes, ``[episode, node, number]``.
 
         Args:
-            entered: for each node its state, and what it hears: which nodes have an edge to it, and
+            entered: for each node its state, and what it reads: which nodes have an edge to it, and
                 whether it is the root or the node in question.
         """
-        z, heard = entered.split([WIDTH, N_HEARD], 2)
-        messages = heard[..., :N_NODES] @ self.send(z).relu()
-        inputs = torch.cat([messages, heard[..., N_NODES:]], 2)
+        z, encoded = entered.split([WIDTH, N_ENCODED], 2)
+        messages = encoded[..., :N_NODES] @ self.send(z).relu()
+        inputs = torch.cat([messages, encoded[..., N_NODES:]], 2)
         updated = self.update(inputs.flatten(0, 1), z.flatten(0, 1))
         return updated.unflatten(0, (-1, N_NODES))
 
 
-TASK = series("can_be_reached", draw, inputs=N_NODES * N_HEARD, outcomes=("no", "yes"))
+TASK = series("can_be_reached", draw, inputs=N_NODES * N_ENCODED, outcomes=("no", "yes"))
 
 
 def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
@@ -255,14 +255,14 @@ def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
     optimizer = torch.optim.Adam(loop.parameters(), lr=5e-3)
     for i in range(steps):
         question, truth = draw(64, 1, 10 + i)
-        heard = torch.tensor(question).float().reshape(64, N_NODES, N_HEARD)
+        encoded = torch.tensor(question).float().reshape(64, N_NODES, N_ENCODED)
         target = torch.tensor(truth[:, 0])
         z = torch.zeros(64, N_NODES, WIDTH)
         p_running = torch.ones(64)  # probability that the gate has not stopped yet
         loss = torch.zeros(())
         for t in range(N_ROUNDS):
-            z = loop.core(torch.cat([z, heard], 2))
-            wrong = nn.functional.cross_entropy(loop.answer(z, heard), target, reduction="none")
+            z = loop.core(torch.cat([z, encoded], 2))
+            wrong = nn.functional.cross_entropy(loop.answer(z, encoded), target, reduction="none")
             p_stop = p_running  # in the last round, it stops in any case
             if t < N_ROUNDS - 1:
                 p_stop = p_running * loop.is_done(z)
@@ -278,24 +278,24 @@ def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
 def make_learned(loop: Loop) -> Any:
     """Return the loop as a machine; one round of the machine is one recurrence of the loop."""
     register(TASK)
-    labels = [f"x_{i + 1}" for i in range(N_NODES * N_HEARD)]
+    labels = [f"x_{i + 1}" for i in range(N_NODES * N_ENCODED)]
     places = TASK.layout().positions(labels)
 
-    def hear(module: Loop, fed: Any) -> Tensor:
-        return fed.values[:, places].unflatten(1, (N_NODES, N_HEARD))
+    def encode(module: Loop, fed: Any) -> Tensor:
+        return fed.values[:, places].unflatten(1, (N_NODES, N_ENCODED))
 
-    def inject(module: Loop, z: Tensor, heard: Tensor) -> Tensor:
-        return torch.cat([z, heard], 2)
+    def inject(module: Loop, z: Tensor, encoded: Tensor) -> Tensor:
+        return torch.cat([z, encoded], 2)
 
     def read(module: Loop, z: Tensor, fed: Any) -> Tensor:
-        return module.answer(z, hear(module, fed))
+        return module.answer(z, encode(module, fed))
 
     return machines.depth(
         loop,
         TASK,
         shape=(N_NODES, WIDTH),
-        heard=(N_NODES, N_HEARD),
-        hear=hear,
+        encoded_shape=(N_NODES, N_ENCODED),
+        encode=encode,
         inject=inject,
         read=read,
         gate=lambda module, z: module.is_done(z),

@@ -31,7 +31,7 @@ from interp.model.taps import Point
 from interp.tasks import experts, register, series
 
 LAYOUT = experts.TASK.layout(n_experts=4)
-SAID = machines.Said(LAYOUT)
+ENCODER = machines.RoundEncoder(LAYOUT)
 OUTCOMES = [LAYOUT.token_ids["q0"], LAYOUT.token_ids["q1"]]
 WIDTH, N_ROUNDS = 16, 6
 
@@ -98,27 +98,27 @@ class Pondering(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.enter = nn.Linear(SAID.n_told, WIDTH)
+        self.enter = nn.Linear(ENCODER.n_after, WIDTH)
         self.block = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Linear(WIDTH, 1)
-        self.read = nn.Linear(WIDTH + SAID.n_asked, 2)
+        self.read = nn.Linear(WIDTH + ENCODER.n_before, 2)
         # So that rows halt after different numbers of passes, though all weights are random.
         self.gate.weight.data *= 6
         self.gate.bias.data -= 2
 
-    def forward(self, z: Tensor, heard: Tensor) -> Tensor:
+    def forward(self, z: Tensor, encoded: Tensor) -> Tensor:
         """Return the state after at most 12 passes through the block, ``[batch, number]``.
 
         Args:
             z: the state before.
-            heard: what is added to the state before each pass, in the same shape.
+            encoded: what is added to the state before each pass, in the same shape.
         """
         total = z.new_zeros(len(z))
         for _ in range(12):
             live = total < 1
             if not live.any():
                 break
-            new = self.block(z + heard).tanh()
+            new = self.block(z + encoded).tanh()
             gate = self.gate(new).sigmoid()[:, 0]
             z = torch.where(live.unsqueeze(1), new, z)
             total = total + torch.where(live, gate, 0)
@@ -136,8 +136,8 @@ def goes_on(gates: list[Tensor]) -> Tensor:
 def pondering() -> Any:
     def step(module: Any, carried: dict[str, Tensor], fed: Any) -> Any:
         z = carried["z"]
-        scores = module.read(torch.cat([z, SAID.before(fed)], 1))
-        return scores, {"z": module(z, module.enter(SAID.after(fed)))}
+        scores = module.read(torch.cat([z, ENCODER.before(fed)], 1))
+        return scores, {"z": module(z, module.enter(ENCODER.after(fed)))}
 
     channels = [interp.Channel("z", (WIDTH,))]
     point = Point("block", times=12, gate="gate", alive=goes_on)
@@ -161,14 +161,14 @@ class Learner(nn.Module):
         super().__init__()
         self.core = core
         self.read = nn.Linear(width, 2)
-        self.ask = nn.Linear(SAID.n_asked, width)
-        self.hear = nn.Linear(SAID.n_told, width)
+        self.embed_question = nn.Linear(ENCODER.n_before, width)
+        self.embed_answer = nn.Linear(ENCODER.n_after, width)
 
 
 def embed(module: Any, fed: Any) -> Tensor:
     """Return a round as two inputs of the model, the question and the answer, ``[batch, 2, width]``."""
-    question = module.ask(SAID.before(fed))
-    answer = module.hear(SAID.after(fed))
+    question = module.embed_question(ENCODER.before(fed))
+    answer = module.embed_answer(ENCODER.after(fed))
     return torch.stack([question, answer], 1)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from interp.choices.players import participants_of
 from interp.core import catalog
-from interp.machines.recurrent import Said
+from interp.machines.recurrent import RoundEncoder
 from interp.model.adapted import AdaptedMachine
 from interp.model.checkpoints import build_registered
 from interp.model.layout import RoundLayout
@@ -223,15 +223,15 @@ class _Inputs(NamedTuple):
     Missing rounds must not change a cell's state, so the other rounds are moved to the front.
 
     Attributes:
-        after: numbers that a cell hears after its prediction; missing rounds come last.
+        after: numbers that a cell reads after its prediction; missing rounds come last.
         before: numbers that it reads before its prediction.
-        n_before: number of rounds before each round that are not missing.
+        n_rounds_before: number of rounds before each round that are not missing.
         offered: True where an outcome is offered.
     """
 
-    after: Float[Tensor, "episode round n_told"]
-    before: Float[Tensor, "episode round n_asked"]
-    n_before: Int[Tensor, "episode round"]
+    after: Float[Tensor, "episode round n_after"]
+    before: Float[Tensor, "episode round n_before"]
+    n_rounds_before: Int[Tensor, "episode round"]
     offered: Bool[Tensor, "episode round outcome"]
 
 
@@ -243,21 +243,24 @@ def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
         episodes: the recorded episodes.
     """
     counted = torch.from_numpy(episodes.counted)
-    reader = Said(layout)  # turns the tokens of a round into a vector
+    encoder = RoundEncoder(layout)  # turns the tokens of a round into a vector
     rounds = layout.fit(episodes).encode(episodes)
     in_floats = replace(rounds, values=rounds.values.float())
     rows = in_floats.map_tensors(lambda part: part.flatten(0, 1))  # axes: [episode and round, ...]
-    after = reader.after(rows).unflatten(0, counted.shape)
-    before = reader.before(rows).unflatten(0, counted.shape)
-    # Missing rounds go last, so that a cell's state after n heard rounds is its n-th state.
+    after = encoder.after(rows).unflatten(0, counted.shape)
+    before = encoder.before(rows).unflatten(0, counted.shape)
+    # Missing rounds go last, so that a cell's state after n rounds is its n-th state.
     order = (~counted).int().argsort(dim=1, stable=True)
     episode = torch.arange(len(counted))[:, None]
     after_in_order = after[episode, order]
-    n_before = counted.cumsum(1) - counted.int()
+    n_rounds_before = counted.cumsum(1) - counted.int()
     all_offered = np.ones((*counted.shape, layout.n_outputs), bool)
     offered = getattr(episodes, "offered", all_offered)
     return _Inputs(
-        after=after_in_order, before=before, n_before=n_before, offered=torch.from_numpy(offered)
+        after=after_in_order,
+        before=before,
+        n_rounds_before=n_rounds_before,
+        offered=torch.from_numpy(offered),
     )
 
 
@@ -273,20 +276,20 @@ def _compute_logits(
         inputs: what the cells read.
     """
     # Each cell's own embedding of the rounds, [episode, round, cell, input].
-    heard = torch.stack([module.hear(inputs.after) for module in modules], 2)
-    states = _run_side_by_side([module.core for module in modules], heard)
+    cell_inputs = torch.stack([module.hear(inputs.after) for module in modules], 2)
+    states = _run_side_by_side([module.core for module in modules], cell_inputs)
     # A cell starts from zeros: entry n is its state after n rounds, [episode, n, cell, unit].
     states_after_n = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     episode = torch.arange(len(states))[:, None]
-    state_before = states_after_n[episode, inputs.n_before]  # [episode, round, cell, unit]
-    # Each cell reads its prediction from its own state and what it was told before predicting.
+    state_before = states_after_n[episode, inputs.n_rounds_before]  # [episode, round, cell, unit]
+    # Each cell reads its prediction from its own state and what it reads before it predicts.
     pairs = zip(modules, state_before.unbind(2), strict=True)
     logits = [module.read(torch.cat([state, inputs.before], -1)) for module, state in pairs]
     return torch.stack(logits).masked_fill(~inputs.offered, _LOGIT_NOT_OFFERED)
 
 
 def _run_side_by_side(
-    layers: Sequence[Any], heard: Float[Tensor, "episode round cell input"]
+    layers: Sequence[Any], inputs: Float[Tensor, "episode round cell input"]
 ) -> Float[Tensor, "episode round cell unit"]:
     """Run several recurrent layers of the same shape, each on its own inputs, and return their
     hidden states.
@@ -296,7 +299,7 @@ def _run_side_by_side(
 
     Args:
         layers: ``nn.GRU`` or ``nn.LSTM`` layers.
-        heard: the inputs.
+        inputs: the inputs.
     """
     first = layers[0]
     n_cells = len(layers)
@@ -313,6 +316,6 @@ def _run_side_by_side(
         else:
             gates = [torch.cat(biases) for biases in by_gate]
         weights[name] = torch.cat(gates)
-    by_round = heard.flatten(2).transpose(0, 1)  # [round, episode, cell and input]
+    by_round = inputs.flatten(2).transpose(0, 1)  # [round, episode, cell and input]
     states, _ = torch.func.functional_call(wide, weights, (by_round,))
     return states.transpose(0, 1).unflatten(2, (n_cells, -1))

@@ -9,8 +9,9 @@
     agent        the LSTM of an agent that ``sb3-contrib`` trained, read from its file
 
 Most adapters take two functions of the user's: one that reads a round's inputs, and one that reads
-the prediction. :class:`Said` encodes a round as numbers, for models without an input format. The
-interface of machines is in :mod:`interp.core.machine`; training is in :mod:`interp.training`.
+the prediction. :class:`RoundEncoder` encodes a round as numbers, for models without an input
+format. The interface of machines is in :mod:`interp.core.machine`; training is in
+:mod:`interp.training`.
 """
 
 from interp.support.lazy import facade

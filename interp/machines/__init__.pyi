@@ -2,7 +2,7 @@
 
 from interp.machines.drawn_starts import over_starts as over_starts
 from interp.machines.drawn_starts import starts as starts
-from interp.machines.recurrent import Said as Said
+from interp.machines.recurrent import RoundEncoder as RoundEncoder
 from interp.machines.recurrent import agent as agent
 from interp.machines.recurrent import cell as cell
 from interp.machines.recurrent import depth as depth

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from interp.core import catalog
 from interp.core.task import Task
-from interp.machines.recurrent import Said, cell, loop
+from interp.machines.recurrent import RoundEncoder, cell, loop
 from interp.machines.sequences import Embedded, state_space, thoughts
 from interp.model.adapted import AdaptedMachine, layout_for
 from interp.model.checkpoints import BUILDERS
@@ -56,14 +56,15 @@ class _Learner(nn.Module):
         width: width of the core's input and state.
     """
 
-    def __init__(self, encoder: Said, core: nn.Module, width: int) -> None:
+    def __init__(self, encoder: RoundEncoder, core: nn.Module, width: int) -> None:
         """Make the input network ``hear`` (whole round -> the core's input) and the output network
         ``read`` (the core's state and the question -> one score per outcome).
         """
         super().__init__()
-        self.hear = _two_layers(encoder.n_told, width)
+        # Saved checkpoints have these names in the names of their weights.
+        self.hear = _two_layers(encoder.n_after, width)
         self.core = core
-        self.read = _two_layers(width + encoder.n_asked, encoder.layout.n_outputs)
+        self.read = _two_layers(width + encoder.n_before, encoder.layout.n_outputs)
 
 
 class _Reader(nn.Module):
@@ -76,13 +77,13 @@ class _Reader(nn.Module):
         width: width of the core's inputs and outputs.
     """
 
-    def __init__(self, encoder: Said, core: nn.Module, width: int) -> None:
+    def __init__(self, encoder: RoundEncoder, core: nn.Module, width: int) -> None:
         """Make the input networks ``ask`` (question) and ``hear`` (whole round), a learned vector
         ``begin``, and the output network ``read`` (the core's output -> one score per outcome).
         """
         super().__init__()
-        self.ask = _two_layers(encoder.n_asked, width)
-        self.hear = _two_layers(encoder.n_told, width)
+        self.ask = _two_layers(encoder.n_before, width)
+        self.hear = _two_layers(encoder.n_after, width)
         self.begin = nn.Linear(1, width, bias=False)
         self.core = core
         self.read = nn.Linear(width, encoder.layout.n_outputs)
@@ -123,7 +124,7 @@ def learner(
     require_known("kind of learner", kind, list(KINDS))
     n_layers = integer("n_layers", n_layers, least=1, most=100)
     require(kind != "loop" or n_layers == 1, "a loop has one block: n_layers must be 1")
-    encoder = Said(layout_for(task, sizes))  # encodes a round as a vector of numbers
+    encoder = RoundEncoder(layout_for(task, sizes))  # encodes a round as a vector of numbers
     checked_width = integer("width", width, least=1, most=4096)
     machine: AdaptedMachine = KINDS[kind](encoder, checked_width, n_layers, n_rounds)
     machine.name = kind
@@ -131,7 +132,7 @@ def learner(
 
 
 def _make_cell(
-    encoder: Said, width: int, n_layers: int, n_rounds: int, layers: Any
+    encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int, layers: Any
 ) -> AdaptedMachine:
     """Make a learner whose core is a GRU or an LSTM.
 
@@ -146,7 +147,7 @@ def _make_cell(
     return cell(module, encoder.layout, check=False, **_make_input_and_output(encoder))
 
 
-def _make_loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _make_loop(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     """Make a learner whose core is one block of layers, which runs :data:`_LOOP_CYCLES` times in a
     round.
 
@@ -158,11 +159,11 @@ def _make_loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adapt
     widen, narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
-    def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
+    def inject(module: Any, z: Tensor, encoded: Tensor) -> Tensor:
         """Return the block's input: the state ``z``, plus a part of the round's encoded input
-        ``heard``, so that all runs of the block together add it once.
+        ``encoded``, so that all runs of the block together add it once.
         """
-        return z + heard / _LOOP_CYCLES
+        return z + encoded / _LOOP_CYCLES
 
     return loop(
         _Learner(encoder, block, width),
@@ -181,7 +182,9 @@ def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
     return cast(Tensor, module.read(y))
 
 
-def _embed_question_and_round(module: Any, encoder: Said, fed: EncodedRounds) -> list[Tensor]:
+def _embed_question_and_round(
+    module: Any, encoder: RoundEncoder, fed: EncodedRounds
+) -> list[Tensor]:
     """Return the two inputs of a round, each ``[batch, width]``: its question, and the whole round
     with its outcome.
 
@@ -193,7 +196,7 @@ def _embed_question_and_round(module: Any, encoder: Said, fed: EncodedRounds) ->
     return [module.ask(encoder.before(fed)), module.hear(encoder.after(fed))]
 
 
-def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     """Make a learner with a Mamba of ``transformers`` as its core, which reads each round as two
     inputs: the question, then the whole round with its outcome.
 
@@ -222,7 +225,9 @@ def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adap
     return state_space(module, encoder.layout, read=_read_core, embedded=rounds, check=False)
 
 
-def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _make_thoughts(
+    encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int
+) -> AdaptedMachine:
     """Make a learner with a GPT-2 of ``transformers`` as its core. It reads each round as three
     inputs: the thought (the last hidden state of the round before), the question, and the whole
     round with its outcome.
@@ -272,15 +277,15 @@ def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> A
     )
 
 
-def _make_input_and_output(encoder: Said) -> dict[str, Any]:
-    """Return keyword arguments for :func:`cell` or :func:`loop`: the functions ``hear`` (input of
+def _make_input_and_output(encoder: RoundEncoder) -> dict[str, Any]:
+    """Return keyword arguments for :func:`cell` or :func:`loop`: the functions ``encode`` (input of
     the core) and ``read`` (prediction).
 
     Args:
         encoder: encodes a round as numbers.
     """
 
-    def hear(module: Any, fed: EncodedRounds) -> Tensor:
+    def encode(module: Any, fed: EncodedRounds) -> Tensor:
         """Return the core's input ``[batch, width]``: the whole round, encoded."""
         return cast(Tensor, module.hear(encoder.after(fed)))
 
@@ -289,7 +294,7 @@ def _make_input_and_output(encoder: Said) -> dict[str, Any]:
         inputs = torch.cat([state, encoder.before(fed)], 1)
         return cast(Tensor, module.read(inputs))
 
-    return {"hear": hear, "read": read}
+    return {"encode": encode, "read": read}
 
 
 # All have the same parameters; only "thoughts" uses the number of rounds.

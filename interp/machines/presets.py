@@ -23,6 +23,6 @@ for _task in catalog.list_tasks():
         register_machine(
             f"{_kind}-{_task.key}",
             BUILDERS[f"{_kind}-{_task.key}"],
-            description=f"untrained: {_kind} between what hears and what reads a round of {_task.name}",
+            description=f"untrained: {_kind} with an input and an output network, for {_task.name}",
             task=_task.key,
         )

@@ -4,8 +4,8 @@ of an agent.
 :func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells. :func:`loop` takes a
 block that is applied several times in a round, :func:`depth` one that runs once a round, and
 :func:`agent` an agent that ``sb3-contrib`` trained. Each takes two functions of the user's: one
-that reads a round's inputs, and one that reads the prediction. :class:`Said` encodes a round as
-numbers, for models without an input format.
+that reads a round's inputs, and one that reads the prediction. :class:`RoundEncoder` encodes a
+round as numbers, for models without an input format.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from interp.support.errors import convert_errors, require, require_known
 from interp.support.files import convert_read_errors
 
 _Tree = dict[str, Tensor]
-_Hear = Callable[[Any, Any], Tensor]
+_Encode = Callable[[Any, Any], Tensor]
 """``(module, fed)`` -> the model's input in a round."""
 _Read = Callable[[Any, Tensor, Any], Tensor]
 """``(module, state, fed)`` -> the scores ``[batch, outcome]``."""
@@ -68,24 +68,26 @@ _CRITIC_PREFIXES = (
 """Beginnings of the names of a policy's weights that do not affect actions."""
 
 
-class Said:
+class RoundEncoder:
     """An encoder of rounds as vectors, for models that define no input format. A vector consists of
     one-hot vectors of tokens and, if the task has them, the real numbers that tokens carry, such as
     rewards.
 
     >>> from interp.tasks import experts
     >>> layout = experts.TASK.layout(n_experts=2)
-    >>> encoder = Said(layout)
-    >>> [layout.labels[i] for i in encoder.asked], [layout.labels[i] for i in encoder.told]
-    (['e_1', 'p_1', 'e_2', 'p_2'], ['e_1', 'p_1', 'e_2', 'p_2', 'y'])
+    >>> encoder = RoundEncoder(layout)
+    >>> [layout.labels[i] for i in encoder.positions_before]
+    ['e_1', 'p_1', 'e_2', 'p_2']
+    >>> [layout.labels[i] for i in encoder.positions_after]
+    ['e_1', 'p_1', 'e_2', 'p_2', 'y']
 
     Attributes:
-        asked: indices of the positions that a model may read before it predicts, such as the
-            advice; without the attention sink and the latents.
-        told: indices of the positions that a model may read after it has predicted, to learn from:
-            the positions ``asked``, and the positions between the prediction and the update, such
-            as the outcome.
-        n_asked, n_told: lengths of the vectors that :meth:`before` and :meth:`after` return.
+        positions_before: indices of the positions that a model may read before it predicts, such as
+            the advice; without the attention sink and the latents.
+        positions_after: indices of the positions that a model may read after it has predicted, to
+            learn from: ``positions_before``, and the positions between the prediction and the
+            update, such as the outcome.
+        n_before, n_after: lengths of the vectors that :meth:`before` and :meth:`after` return.
 
     Args:
         layout: the token layout of the rounds.
@@ -102,25 +104,25 @@ class Said:
         # Position 0 is the attention sink. Tokens at these positions are the same in every round.
         uninformative = {0, predict, update, *layout.latent_positions}
         # All that is known at the update, outcome included, and what is known at the prediction.
-        self.told = tuple(i for i in range(update) if i not in uninformative)
-        self.asked = tuple(i for i in self.told if i < predict)
+        self.positions_after = tuple(i for i in range(update) if i not in uninformative)
+        self.positions_before = tuple(i for i in self.positions_after if i < predict)
         n_numbers = self.n_ids  # the numbers for one position: a one-hot vector of its token
         if layout.payload:
             n_numbers += 1  # the real number that the token carries, such as a reward
-        self.n_asked = len(self.asked) * n_numbers
-        self.n_told = len(self.told) * n_numbers
+        self.n_before = len(self.positions_before) * n_numbers
+        self.n_after = len(self.positions_after) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
         """Return what a model may read of the encoded round ``fed`` before it predicts, as numbers
-        ``[batch, n_asked]``.
+        ``[batch, n_before]``.
         """
-        return self._encode(fed, self.asked)
+        return self._encode(fed, self.positions_before)
 
     def after(self, fed: EncodedRounds) -> Tensor:
         """Return what a model may read of the encoded round ``fed`` after it has predicted,
-        including the outcome, as numbers ``[batch, n_told]``.
+        including the outcome, as numbers ``[batch, n_after]``.
         """
-        return self._encode(fed, self.told)
+        return self._encode(fed, self.positions_after)
 
     def _encode(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
         """Return some positions of a round as numbers, ``[batch, number]``: one-hot tokens, then
@@ -165,11 +167,11 @@ def cell(
     module: nn.Module,
     task: str | Task | RoundLayout,
     *,
-    hear: _Hear,
+    encode: _Encode,
     read: _Read,
     core: str = "core",
-    hears: Literal["after", "before"] = "after",
-    first: Callable[[Any], Tensor] | None = None,
+    update: Literal["after", "before"] = "after",
+    first_input: Callable[[Any], Tensor] | None = None,
     show_gates: bool = True,
     **options: Any,
 ) -> AdaptedMachine:
@@ -180,17 +182,18 @@ def cell(
     Args:
         module: the module, with a submodule ``core``.
         task: the task, its key, or a layout of its rounds.
-        hear: function ``(module, fed)`` -> the cell's input ``[batch, input]``, where ``fed`` is
+        encode: function ``(module, fed)`` -> the cell's input ``[batch, input]``, where ``fed`` is
             the encoded round.
         read: function ``(module, h, fed)`` -> the scores ``[batch, outcome]``, where ``h`` is the
             hidden state of the top layer, ``[batch, width]``.
         core: name of the submodule: an ``nn.RNNCell``, ``nn.GRUCell`` or ``nn.LSTMCell``, or an
             ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` of one direction.
-        hears: "after": the prediction is read from the carried state, and then the cell reads the
-            round with its outcome. "before": the cell reads the round, and the prediction is read
-            from its new state.
-        first: function of the module that returns an input ``[1, input]``, which the cell reads
-            before round 0; None for no such input.
+        update: whether the cell updates its state after or before the prediction. With "after", the
+            prediction is read from the carried state, and then the cell reads the round with its
+            outcome. With "before", the cell reads the round, and the prediction is read from its
+            new state.
+        first_input: function of the module that returns an input ``[1, input]``, which the cell
+            reads before round 0; None for no such input.
         show_gates: True to make the gates hook points. The cell then computes gate by gate, equal
             to PyTorch's kernel up to rounding; otherwise it uses the kernel.
         options: further options of ``interp.adapt``, such as ``sizes``, ``name``, ``points`` and
@@ -203,29 +206,32 @@ def cell(
     width = cells.hidden_size
     shape = (width,) if n_layers == 1 else (n_layers, width)
 
-    def run_core(module: Any, x: Tensor, carried: _Tree) -> _Tree:
-        """Run the cell, or the layers, on one input ``[batch, input]``, and return the new state by
-        the names of its parts.
+    def run_core(module: Any, x: Tensor, carried: _Tree, source: str = "encode") -> _Tree:
+        """Run the cell, or the layers, on one input ``[batch, input]`` that the function ``source``
+        returned, and return the new state by the names of its parts.
         """
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
         require(
             fits,
-            f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {format_value(x)}",
+            f"{core!r} takes inputs of shape [batch, {cells.input_size}], which {source}= must return; it returned "
+            f"{format_value(x)}",
         )
         state = tuple(carried[name] for name in names)
         new_state = _run_cells(module.get_submodule(core), x, state)
         return dict(zip(names, new_state, strict=True))
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        """Run one round: the cell reads it before or after the prediction is made, as ``hears``
-        says. Return the scores and the new state.
+        """Run one round, in which the cell updates its state before or after the prediction, as the
+        option ``update`` says. Return the scores and the new state.
         """
-        new_state = run_core(module, hear(module, fed), carried) if hears == "before" else carried
+        new_state = (
+            run_core(module, encode(module, fed), carried) if update == "before" else carried
+        )
         h = new_state["h"]  # [batch, width], or [batch, layer, width]
         top_layer = h if n_layers == 1 else h[:, -1]
         scores = read(module, top_layer, fed)
-        if hears == "after":
-            new_state = run_core(module, hear(module, fed), carried)
+        if update == "after":
+            new_state = run_core(module, encode(module, fed), carried)
         return scores, new_state
 
     def run_rounds(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
@@ -241,27 +247,28 @@ def cell(
         """
         layers = module.get_submodule(core)
         first_h = carried["h"]
-        heard = hear(module, fed).unflatten(0, (len(first_h), -1))  # [batch, round, input]
+        encoded = encode(module, fed).unflatten(0, (len(first_h), -1))  # [batch, round, input]
         time_axis = 1 if layers.batch_first else 0
-        inputs = heard.movedim(1, time_axis).contiguous()
+        inputs = encoded.movedim(1, time_axis).contiguous()
         # PyTorch's layers take a state [layer, batch, width]; there is one layer.
         outputs, _ = layers(inputs, first_h.unsqueeze(0).contiguous())
         h_after = outputs.movedim(time_axis, 1)  # the state after each round, [batch, round, width]
         h_read = h_after
-        if hears == "after":  # each prediction is read from the state before its round
+        if update == "after":  # each prediction is read from the state before its round
             h_read = torch.cat([first_h.unsqueeze(1), h_after[:, :-1]], 1)
         scores = read(module, h_read.flatten(0, 1), fed)
         return scores, {"h": h_after.flatten(0, 1)}
 
     points = {gate: f"{core}.{gate}" for gate in list_gates(cells)} if show_gates else {}
-    if first is not None:
+    if first_input is not None:
 
         def read_first(module: Any) -> _Tree:
             """Return the state before round 0: a state of zeros after the cell has read the first
             input, without an axis of the batch.
             """
-            x = first(module)  # [1, input]
-            new_state = run_core(module, x, {name: x.new_zeros(1, *shape) for name in names})
+            x = first_input(module)  # [1, input]
+            zeros = {name: x.new_zeros(1, *shape) for name in names}
+            new_state = run_core(module, x, zeros, source="first_input")
             return {name: part[0] for name, part in new_state.items()}
 
         options["initial"] = read_first
@@ -322,7 +329,7 @@ def loop(
     *,
     cycles: int,
     shape: tuple[int, ...],
-    hear: _Hear,
+    encode: _Encode,
     read: _Read,
     block: str = "block",
     inject: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
@@ -340,13 +347,13 @@ def loop(
         task: the task, its key, or a layout of its rounds.
         cycles: number of times that the block runs in a round; 1 if it loops only over rounds.
         shape: shape of the carried state without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: function ``(module, fed)`` -> the round's input to the block, ``[batch, *shape]``,
+        encode: function ``(module, fed)`` -> the round's input to the block, ``[batch, *shape]``,
             where ``fed`` is the encoded round.
         read: function ``(module, z, fed)`` -> the scores ``[batch, outcome]``, where ``z`` is the
             state before the round, ``[batch, *shape]``.
         block: name of the submodule; it maps a tensor to one of the same shape.
-        inject: function ``(module, z, heard)`` -> the input of the block, from the state ``z`` and
-            what ``hear`` returned; when None, their sum.
+        inject: function ``(module, z, encoded)`` -> the input of the block, from the state ``z``
+            and what ``encode`` returned; when None, their sum.
         options: further options of ``interp.adapt``.
     """
     integer("cycles", cycles, 1)
@@ -357,11 +364,11 @@ def loop(
         Return the scores and the new state.
         """
         z = carried["z"]
-        heard = hear(module, fed)
+        encoded = encode(module, fed)
         refine = module.get_submodule(block)
         scores = read(module, z, fed)
         for _ in range(cycles):
-            entered = z + heard if inject is None else inject(module, z, heard)
+            entered = z + encoded if inject is None else inject(module, z, encoded)
             z = refine(entered)
         return scores, {"z": z}
 
@@ -401,10 +408,10 @@ def depth(
     task: str | Task | RoundLayout,
     *,
     shape: tuple[int, ...],
-    hear: _Hear,
+    encode: _Encode,
     read: _Read,
     core: str = "core",
-    heard: tuple[int, ...] | None = None,
+    encoded_shape: tuple[int, ...] | None = None,
     begin: Callable[[Any, Tensor], Tensor] | None = None,
     inject: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
     gate: Callable[[Any, Tensor], Tensor] | None = None,
@@ -425,17 +432,18 @@ def depth(
         module: the module, with a submodule ``core``.
         task: the task, its key, or a layout of its rounds.
         shape: shape of the state without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: function ``(module, fed)`` -> the encoded question ``[batch, *heard]``, which the
-            block reads in every round; ``fed`` is the encoded round.
+        encode: function ``(module, fed)`` -> the encoded question ``[batch, *encoded_shape]``,
+            which the block reads in every round; ``fed`` is the encoded round.
         read: function ``(module, z, fed)`` -> the scores ``[batch, outcome]``, where ``z`` is the
             state after the round, ``[batch, *shape]``.
         core: name of the submodule; it maps its input to a tensor of the state's shape.
-        heard: shape of what ``hear`` returns, without the batch axis; when None, that of the state.
-        begin: function ``(module, heard)`` -> the state before the first round, from what ``hear``
-            returned. When None, this state is set by the option ``initial`` of ``interp.adapt``,
-            and is zero without it.
-        inject: function ``(module, z, heard)`` -> the input of the block, from the state ``z`` and
-            what ``hear`` returned; when None, their sum.
+        encoded_shape: shape of what ``encode`` returns, without the batch axis; when None, that of
+            the state.
+        begin: function ``(module, question)`` -> the state before the first round, from what
+            ``encode`` returned. When None, this state is set by the option ``initial`` of
+            ``interp.adapt``, and is zero without it.
+        inject: function ``(module, z, question)`` -> the input of the block, from the state ``z``
+            and what ``encode`` returned; when None, their sum.
         gate: function ``(module, z)`` -> the number by which the module decides whether to stop
             after this round, such as a probability, ``[batch]``. The machine does not stop: the
             number is only stored for analyses, in a channel "gate" of the carried state. None for
@@ -454,7 +462,7 @@ def depth(
 
         Args:
             module: the user's module, with the block ``core``.
-            carried: the block's state "z", the question "heard" of the first round, and the number
+            carried: the block's state "z", the "question" of the first round, and the number
                 "cycle" of rounds that have run, ``[batch, 1]``.
             fed: the encoded round, whose question is read in the first round only.
 
@@ -464,21 +472,25 @@ def depth(
         z = carried["z"]
         n_before = carried["cycle"]
         is_first = n_before[:, 0] < 0.5  # [batch]; carried as a real number: 0.0, 1.0, ...
-        fed_question = hear(module, fed)
+        fed_question = encode(module, fed)
         # Later rounds read the question of the first one, which is carried along.
         is_asked_now = add_axes(is_first, fed_question.ndim)
-        question = torch.where(is_asked_now, fed_question, carried["heard"])
+        question = torch.where(is_asked_now, fed_question, carried["question"])
         if begin is not None:  # in the first round it makes the state from the question
             z = torch.where(add_axes(is_first, z.ndim), begin(module, question), z)
         entered = z + question if inject is None else inject(module, z, question)
         z = module.get_submodule(core)(entered)
-        new_state = {"z": z, "heard": question, "cycle": n_before + 1}
+        new_state = {"z": z, "question": question, "cycle": n_before + 1}
         if gate is not None:
             # Only stored for analyses; the machine itself never stops.
             new_state["gate"] = gate(module, z).reshape(-1, 1)
         return read(module, z, fed), new_state
 
-    channels = [Channel("z", shape), Channel("heard", heard or shape), Channel("cycle", (1,))]
+    channels = [
+        Channel("z", shape),
+        Channel("question", encoded_shape or shape),
+        Channel("cycle", (1,)),
+    ]
     if gate is not None:
         channels.append(Channel("gate", (1,)))
     points = {
@@ -515,8 +527,8 @@ def _require_own_pass(
     gap = float((run.predictions[:, -1] - expected).abs().max())
     require(
         gap <= TOLERANCES.get(machine.dtype, 1e-2),
-        f"round {cycles} of {machine.name!r} predicts other numbers than whole=, by up to {gap:.2g}: what is heard, "
-        "injected or read is not what the module's own pass takes, or cycles is another number",
+        f"round {cycles} of {machine.name!r} predicts other numbers than whole=, by up to {gap:.2g}: encode=, inject= "
+        "or read= is not what the module's own pass computes, or cycles= is another number",
     )
 
 
@@ -662,7 +674,7 @@ def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
 
 @checked
 def agent(
-    actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **options: Any
+    actor: Actor, task: str | Task | RoundLayout, *, encode: _Encode, **options: Any
 ) -> AdaptedMachine:
     """Make a machine from an agent; its prediction is the probability of each action.
 
@@ -673,15 +685,15 @@ def agent(
     Args:
         actor: the actor that :func:`read_agent` returned.
         task: the task, its key, or a layout of its rounds.
-        hear: function ``(actor, fed)`` -> the observation ``[batch, input]`` that the environment
+        encode: function ``(actor, fed)`` -> the observation ``[batch, input]`` that the environment
             would return for the encoded round ``fed``.
         options: further options of ``interp.adapt``.
     """
-    # "core" and "first" are options of cell, which is called below.
-    options = add_hook_points(options, {"policy": "policy"}, "core", "first")
+    # "core" and "first_input" are options of cell, which is called below.
+    options = add_hook_points(options, {"policy": "policy"}, "core", "first_input")
 
     def read(actor: Actor, h: Tensor, fed: EncodedRounds) -> Tensor:
         """Return the logits of the actions, from the LSTM's new hidden state."""
         return actor.scores(h)
 
-    return cell(actor, task, hear=hear, read=read, hears="before", **options)
+    return cell(actor, task, encode=encode, read=read, update="before", **options)

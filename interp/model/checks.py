@@ -367,7 +367,7 @@ def _check_reference(case: _Case) -> Iterator[str]:
         first = int((gap_of_round > case.tolerance).nonzero()[0])
         yield (
             f"predictions are up to {largest:.2g} apart from those of reference=, from round {first} on: "
-            "what is heard, carried or read there is not what the model's own forward pass takes"
+            "what the machine reads, carries or predicts there is not what the model's own forward pass computes"
         )
 
 
@@ -408,7 +408,7 @@ def _check_halted_rows(case: _Case, key: str, tap: Any, unhooked: Stepped) -> It
     if gap > _ROUNDING_OF_ZERO:
         yield (
             f"runs at {key!r} that alive= says do not take place move the result by {gap:.1g}: alive= says that rows "
-            "have halted which go on, or hears another gate"
+            "have halted which go on, or reads another gate"
         )
 
 

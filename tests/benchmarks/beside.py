@@ -39,7 +39,7 @@ from interp.choices.optimum import PlayerFits
 from interp.choices.scoring import ChoiceData
 from interp.interventions import patching, sites
 from interp.interventions.pairs import prepare
-from interp.machines.recurrent import Said
+from interp.machines.recurrent import RoundEncoder
 from interp.model.bound import bind
 from interp.stats import refit
 from interp.tasks import bandit, experts
@@ -245,7 +245,7 @@ def gru_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
     machine = interp.load("wma-gru")
     episodes = experts.sample(n_episodes, n_rounds, 4, seed=0)
     layout = machine.layout.fit(episodes)
-    reader, module = Said(layout), machine.module
+    encoder, module = RoundEncoder(layout), machine.module
 
     def ours() -> Numbers:
         run = interp.rollout(machine, episodes)
@@ -255,10 +255,10 @@ def gru_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
     def bare(whole: bool) -> Numbers:
         encoded = machine.prepare(layout.encode_with_missing(episodes))
         rows = encoded.rows(range(n_rounds))
-        heard = module.hear(reader.after(rows)).unflatten(0, (n_episodes, n_rounds))
-        question = reader.before(rows).unflatten(0, (n_episodes, n_rounds))
+        encoded = module.hear(encoder.after(rows)).unflatten(0, (n_episodes, n_rounds))
+        question = encoder.before(rows).unflatten(0, (n_episodes, n_rounds))
         state = machine.initial(n_episodes, layout)[:, 0]
-        inputs = heard.transpose(0, 1).contiguous()
+        inputs = encoded.transpose(0, 1).contiguous()
         if whole:
             after = module.core(inputs, state.unsqueeze(0).contiguous())[0].transpose(0, 1)
             before = torch.cat([state.unsqueeze(1), after[:, :-1]], 1)

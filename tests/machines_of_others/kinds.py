@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, HrmTextConfig, HrmTextForCausalLM
 
 from interp import machines
-from interp.machines import Said
+from interp.machines import RoundEncoder
 from interp.machines.learners import learner
 from interp.tasks import experts, qlearning
 
 LAYOUT = experts.TASK.layout(n_experts=4)
 MDP = qlearning.TASK.layout(n_states=4, n_actions=3)
-SAID, IDS = Said(LAYOUT), LAYOUT.token_ids
+ENCODER, IDS = RoundEncoder(LAYOUT), LAYOUT.token_ids
 OUTCOMES, N_ROUNDS, WIDTH = [IDS["q0"], IDS["q1"]], 12, 12
 REAL = Path(__file__).parent / "recurrent_ppo.npz"
 """Weights of a RecurrentPPO of sb3-contrib 2.9.2, six observations, and the ``h`` and actions that it gave for them."""
@@ -33,17 +33,17 @@ class Mine(nn.Module):
 
     def __init__(self, core: nn.Module) -> None:
         super().__init__()
-        self.memory, self.head = core, nn.Linear(WIDTH + SAID.n_asked, 2)
+        self.memory, self.head = core, nn.Linear(WIDTH + ENCODER.n_before, 2)
 
 
 def cells(core: nn.Module, **options: Any) -> Any:
     """A cell or layers in a module of a user's own."""
 
     def read(module: Any, h: Tensor, fed: Any) -> Tensor:
-        return module.head(torch.cat([h, SAID.before(fed)], 1))
+        return module.head(torch.cat([h, ENCODER.before(fed)], 1))
 
-    hear = {"hear": lambda module, fed: SAID.after(fed), "read": read}
-    return machines.cell(drawn(lambda: Mine(core)), LAYOUT, core="memory", **hear, **options)
+    functions = {"encode": lambda module, fed: ENCODER.after(fed), "read": read}
+    return machines.cell(drawn(lambda: Mine(core)), LAYOUT, core="memory", **functions, **options)
 
 
 def coconut(**options: Any) -> Any:
@@ -102,7 +102,9 @@ def agent_file(folder: Path, **more: Tensor) -> Path:
 
 def agent(folder: Path) -> Any:
     """The agent in that file."""
-    return machines.agent(machines.read_agent(agent_file(folder)), MDP, hear=observed, name="agent")
+    return machines.agent(
+        machines.read_agent(agent_file(folder)), MDP, encode=observed, name="agent"
+    )
 
 
 def drawn(build: Callable[[], Any], seed: int = 0) -> Any:
@@ -113,13 +115,13 @@ def drawn(build: Callable[[], Any], seed: int = 0) -> Any:
 
 
 CELLS = {
-    "GRUCell": lambda folder: cells(nn.GRUCell(SAID.n_told, WIDTH)),
-    "LSTMCell": lambda folder: cells(nn.LSTMCell(SAID.n_told, WIDTH)),
+    "GRUCell": lambda folder: cells(nn.GRUCell(ENCODER.n_after, WIDTH)),
+    "LSTMCell": lambda folder: cells(nn.LSTMCell(ENCODER.n_after, WIDTH)),
 }
 LAYERS = {
-    "GRU of 2 layers": lambda folder: cells(nn.GRU(SAID.n_told, WIDTH, num_layers=2)),
+    "GRU of 2 layers": lambda folder: cells(nn.GRU(ENCODER.n_after, WIDTH, num_layers=2)),
     "LSTM of 2 layers": lambda folder: cells(
-        nn.LSTM(SAID.n_told, WIDTH, num_layers=2, batch_first=True)
+        nn.LSTM(ENCODER.n_after, WIDTH, num_layers=2, batch_first=True)
     ),
 }
 LEARNERS = {

@@ -9,16 +9,16 @@ from torch import nn
 from transformers import HrmTextForCausalLM
 
 import interp
-from interp.machines import Said
+from interp.machines import RoundEncoder
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, _run_cycles, _run_mixer, thoughts
 from interp.model.opened import OpenedCell
 from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
+    ENCODER,
     KINDS,
     LAYOUT,
     REAL,
-    SAID,
     WIDTH,
     Mine,
     agent_file,
@@ -116,7 +116,7 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
         return
     layers = {} if issubclass(core, nn.RNNCellBase) else {"num_layers": n_layers}
     torch.manual_seed(0)
-    fused = core(SAID.n_told, WIDTH, **layers)
+    fused = core(ENCODER.n_after, WIDTH, **layers)
     plain, opened = cells(fused, show_gates=False), cells(fused)
     episodes, _ = pair(plain)
     run = interp.rollout(plain, episodes)
@@ -126,7 +126,7 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
     state = None
     with torch.no_grad():
         for t in range(episodes.n_rounds):
-            x = SAID.after(run.fed.take_round(t))
+            x = ENCODER.after(run.fed.take_round(t))
             state = fused(x.unsqueeze(0), state)[1] if layers else fused(x, state)
             parts = state if isinstance(state, tuple) else (state,)
             stacked = torch.cat(parts) if layers else torch.stack(parts)
@@ -167,14 +167,14 @@ def test_open_layers_have_dropout_between_them_in_training(core):
 
 
 def test_the_input_before_round_0_is_trained():
-    begun = nn.Parameter(torch.ones(1, SAID.n_told))
-    core, head = nn.GRUCell(SAID.n_told, 5), nn.Linear(5, 2)
+    begun = nn.Parameter(torch.ones(1, ENCODER.n_after))
+    core, head = nn.GRUCell(ENCODER.n_after, 5), nn.Linear(5, 2)
     machine = interp.machines.cell(
         nn.ModuleDict({"core": core, "head": head}),
         LAYOUT,
-        hear=lambda m, fed: SAID.after(fed),
+        encode=lambda m, fed: ENCODER.after(fed),
         read=lambda m, h, fed: m["head"](h),
-        first=lambda m: begun,
+        first_input=lambda m: begun,
     )
     episodes, _ = pair(machine)
     fed = machine.prepare(LAYOUT.encode(episodes)).take_round(0)
@@ -183,29 +183,29 @@ def test_the_input_before_round_0_is_trained():
     assert begun.grad.abs().max() > 0
 
 
-def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something():
-    core, head = nn.GRUCell(SAID.n_asked, 5), nn.Linear(5, 2)
-    begun = torch.ones(1, SAID.n_asked)
+def test_a_cell_that_updates_before_it_predicts_and_one_with_a_first_input():
+    core, head = nn.GRUCell(ENCODER.n_before, 5), nn.Linear(5, 2)
+    begun = torch.ones(1, ENCODER.n_before)
     machine = interp.machines.cell(
         nn.ModuleDict({"core": core, "head": head}),
         LAYOUT,
-        hear=lambda m, fed: SAID.before(fed),
+        encode=lambda m, fed: ENCODER.before(fed),
         read=lambda m, h, fed: m["head"](h),
-        first=lambda m: begun,
-        hears="before",
+        first_input=lambda m: begun,
+        update="before",
         show_gates=False,
     )
     episodes, _ = pair(machine)
     run = interp.rollout(machine, episodes)
     start = core(begun).expand(len(episodes), -1)
     assert torch.equal(run.latents[:, 0, 0], start)
-    after = core(SAID.before(run.fed.take_round(0)), start)
+    after = core(ENCODER.before(run.fed.take_round(0)), start)
     predictions = head(after).softmax(1)[:, 1]
     torch.testing.assert_close(run.predictions[:, 0], predictions)
 
 
 def test_cells_that_cannot_be_machines_are_refused():
-    n = SAID.n_told
+    n = ENCODER.n_after
     for core in (
         nn.GRU(n, WIDTH, bidirectional=True),
         nn.LSTM(n, WIDTH, proj_size=3),
@@ -224,9 +224,9 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
     module, z = machine.module, torch.zeros(len(episodes), WIDTH)
     with torch.no_grad():
         for t in range(episodes.n_rounds):
-            heard = module.hear(SAID.after(run.fed.take_round(t)))
+            encoded = module.hear(ENCODER.after(run.fed.take_round(t)))
             for i in range(3):
-                z = module.core(z + heard / 3)
+                z = module.core(z + encoded / 3)
                 torch.testing.assert_close(
                     run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6
                 )
@@ -342,11 +342,11 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
             LAYOUT,
             cycles=2,
             shape=(3,),
-            hear=options["read"],
+            encode=options["read"],
             read=options["read"],
             block="body",
         )
     refuses(
         "expected an HrmTextForCausalLM", interp.machines.hrm, without_core, LAYOUT, outcomes=[0, 1]
     )
-    refuses("layout must be a RoundLayout", Said, "experts")
+    refuses("layout must be a RoundLayout", RoundEncoder, "experts")

@@ -10,7 +10,7 @@ import interp
 from interp import machines
 from interp.machines.sequences import Embedded
 from interp.tasks import experts
-from tests.machines_of_others.kinds import LAYOUT, SAID, drawn
+from tests.machines_of_others.kinds import ENCODER, LAYOUT, drawn
 from tests.refusals import refuses
 
 SIZES = {"vocab_size": 5, "num_hidden_layers": 2}
@@ -57,14 +57,14 @@ class Learner(nn.Module):
         config = getattr(transformers, f"{kind}Config")(**sizes)
         width = config.hidden_size
         self.core = getattr(transformers, f"{kind}Model")(config)
-        self.ask = nn.Linear(SAID.n_asked, width)
-        self.hear = nn.Linear(SAID.n_told, width)
+        self.ask = nn.Linear(ENCODER.n_before, width)
+        self.hear = nn.Linear(ENCODER.n_after, width)
         self.read = nn.Linear(width, 2)
 
 
 def embed(module, fed):
-    before = module.ask(SAID.before(fed))
-    after = module.hear(SAID.after(fed))
+    before = module.ask(ENCODER.before(fed))
+    after = module.hear(ENCODER.after(fed))
     return torch.stack([before, after], 1)
 
 

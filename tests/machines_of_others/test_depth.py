@@ -49,10 +49,10 @@ class Recurrent(nn.Module):
         self.read = nn.Linear(WIDTH, 2)
 
     def forward(self, asked, z=None, cycles=CYCLES):
-        heard = self.enter(asked)
-        z = torch.zeros_like(heard) if z is None else z
+        encoded = self.enter(asked)
+        z = torch.zeros_like(encoded) if z is None else z
         for _ in range(cycles):
-            z = self.block(z + heard)
+            z = self.block(z + encoded)
         return self.read(z), z, self.gate(z).sigmoid()
 
 
@@ -60,7 +60,7 @@ def asked_of(fed):
     return fed.values[:, NUMBERS]
 
 
-def hear(module, fed):
+def encode(module, fed):
     return module.enter(asked_of(fed))
 
 
@@ -68,7 +68,7 @@ def gate_of(module, z):
     return module.gate(z).sigmoid()
 
 
-ENDS = {"hear": hear, "read": lambda m, z, fed: m.read(z), "gate": gate_of}
+ENDS = {"encode": encode, "read": lambda m, z, fed: m.read(z), "gate": gate_of}
 
 
 def recurrent(cycles=CYCLES, **options):
@@ -92,7 +92,7 @@ def test_every_recurrence_is_a_round_and_more_than_were_trained_are_more_rounds(
         assert_close(gate_read, gate.flatten())
 
 
-def test_only_the_first_round_hears_the_question():
+def test_only_the_first_round_reads_the_question():
     machine, episodes = recurrent(), TASK.sample(4, 5, seed=0)
     fed = machine.prepare(machine.layout.encode(episodes))
     cloned = fed.map_tensors(torch.clone)
@@ -185,7 +185,7 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
             TASK,
             core="block",
             shape=(1,),
-            hear=lambda m, fed: asked_of(fed)[:, :1],
+            encode=lambda m, fed: asked_of(fed)[:, :1],
             read=lambda m, z, fed: m.read(z),
             initial=draw_start,
             inject=inject,
@@ -193,7 +193,7 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
         )
 
     episodes = TASK.sample(16, 30, seed=0)
-    forgets = make_map("forgets", lambda m, z, heard: 0.5 * z + heard)
+    forgets = make_map("forgets", lambda m, z, encoded: 0.5 * z + encoded)
     table = machines.starts(forgets, episodes, n_starts=6)
     starts = [forgets.started(seed).initial(1) for seed in range(6)]
     z0 = np.array([float(start[0, 0, 0]) for start in starts])
@@ -203,7 +203,7 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
     assert table.table["state"][0] == pytest.approx(share, rel=1e-4)
     assert table.table["state"].iloc[-1] < 1e-6
     assert table.attractors.max() == 0
-    bistable = make_map("bistable", lambda m, z, heard: torch.tanh(3 * z))
+    bistable = make_map("bistable", lambda m, z, encoded: torch.tanh(3 * z))
     table = machines.starts(bistable, episodes, n_starts=6)
     signs = z0 > 0
     attractors = (signs != signs[0]).astype(int)

@@ -15,7 +15,7 @@ from interp.interventions.experiment import Edit, Experiment, run
 from interp.model.taps import Point
 from interp.support.session import session
 from interp.tasks import experts
-from tests.machines_of_others.kinds import LAYOUT, SAID, drawn
+from tests.machines_of_others.kinds import ENCODER, LAYOUT, drawn
 from tests.refusals import refuses
 
 MOST, WIDTH = 12, 8
@@ -27,20 +27,20 @@ class Pondering(nn.Module):
     def __init__(self, leaves: bool) -> None:
         super().__init__()
         self.leaves = leaves
-        self.enter = nn.Linear(SAID.n_told, WIDTH)
+        self.enter = nn.Linear(ENCODER.n_after, WIDTH)
         self.block, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
-        self.read = nn.Linear(WIDTH + SAID.n_asked, 2)
+        self.read = nn.Linear(WIDTH + ENCODER.n_before, 2)
         self.gate.weight.data *= 6
         self.gate.bias.data -= 2
 
-    def think(self, z: Tensor, heard: Tensor) -> Tensor:
+    def think(self, z: Tensor, encoded: Tensor) -> Tensor:
         total = z.new_zeros(len(z))
         for _ in range(MOST):
             live = total < 1
             if not live.any():
                 break
             rows = live if self.leaves else torch.ones_like(live)
-            new = torch.tanh(self.block((z + heard)[rows]))
+            new = torch.tanh(self.block((z + encoded)[rows]))
             stop = self.gate(new).sigmoid().squeeze(-1)
             new = torch.zeros_like(z).index_put((rows,), new)
             stop = torch.zeros_like(total).index_put((rows,), stop)
@@ -65,9 +65,9 @@ def took_place(outputs: Tensor) -> Tensor:
 
 
 def step(module, carried, fed):
-    scores = module.read(torch.cat([carried["z"], SAID.before(fed)], 1))
-    heard = module.enter(SAID.after(fed))
-    return scores, {"z": module.think(carried["z"], heard)}
+    scores = module.read(torch.cat([carried["z"], ENCODER.before(fed)], 1))
+    encoded = module.enter(ENCODER.after(fed))
+    return scores, {"z": module.think(carried["z"], encoded)}
 
 
 def pondering(leaves: bool = False, alive=goes_on):
@@ -315,10 +315,10 @@ def test_a_loop_may_ask_its_own_output_and_halt_at_a_fixed_point():
     """Without a gate: the block runs until it moves a row by less than .05."""
 
     class Settling(Pondering):
-        def think(self, z, heard):
+        def think(self, z, encoded):
             live = torch.ones(len(z), dtype=torch.bool)
             for _ in range(MOST):
-                new = self.block(z + heard) / 2
+                new = self.block(z + encoded) / 2
                 step_size = (new - z).norm(dim=1)
                 z = torch.where(live.unsqueeze(1), new, z)
                 live = live & (step_size > 0.05)

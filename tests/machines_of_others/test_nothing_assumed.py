@@ -278,22 +278,22 @@ def test_every_precision_gives_numbers(dtype):
     assert np.isfinite(scores["number"]).all()
 
 
-def test_what_a_cell_hears_first_may_be_of_any_precision_and_a_step_may_not_insist_on_one():
-    def hear(m, fed):
+def test_the_first_input_of_a_cell_may_be_of_any_precision_and_a_step_may_not_insist_on_one():
+    def encode(m, fed):
         return torch.cat(read_round(fed), 1)
 
-    def hear_ones(m):
+    def make_ones(m):
         return torch.ones(1, N_EXPERTS + 1)
 
-    hears_ones_first = interp.machines.cell(
+    reads_ones_first = interp.machines.cell(
         body(),
         LAYOUT,
         core="cell",
-        hear=hear,
+        encode=encode,
         read=lambda m, h, f: h[:, :2],
-        first=hear_ones,
+        first_input=make_ones,
     )
-    interp.check_machine(hears_ones_first, only=["it_runs_in_every_precision"])
+    interp.check_machine(reads_ones_first, only=["it_runs_in_every_precision"])
     insists_on_float32 = unchecked(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
     refuses(
         r"it_runs_in_every_precision: .*\.to\(fed\.values\)",
@@ -700,7 +700,7 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(options, sentence):
 
 
 of_cell = functools.partial(
-    interp.machines.cell, body(), task=LAYOUT, core="cell", hear=len, read=len
+    interp.machines.cell, body(), task=LAYOUT, core="cell", encode=len, read=len
 )
 
 
@@ -749,11 +749,11 @@ def test_readers_that_read_nothing_are_refused(read, sentence):
         ({"channels": ()}, "option of an adapter, beside its own 'channels'"),
         ({"name": 3}, "name must be a text, got 3"),
         (
-            {"hear": lambda m, f: f.values.numpy(), "hears": "before"},
-            r"'cell' hears \[batch, 5\].* an ndarray",
+            {"encode": lambda m, f: f.values.numpy(), "update": "before"},
+            r"'cell' takes inputs of shape \[batch, 5\], which encode= must return; .* an ndarray",
         ),
     ],
-    ids=["sizes", "channels", "name", "hear"],
+    ids=["sizes", "channels", "name", "encode"],
 )
 def test_arguments_of_adapters_that_were_ignored_are_refused(options, sentence):
     refuses(sentence, of_cell, **options)

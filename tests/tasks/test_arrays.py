@@ -84,13 +84,13 @@ def test_a_module_of_ones_own_is_a_machine_of_it(task):
     net = nn.ModuleDict({"rnn": nn.GRUCell(2, 4), "head": nn.Linear(4, 2)})
     heard = slice(2, 4) if task is VOICE else slice(4, 6)
 
-    def hear(module, encoded):
+    def encode(module, encoded):
         return encoded.values[:, heard]
 
     def read(module, state, encoded):
         return module["head"](state)
 
-    machine = machines.cell(net, task, core="rnn", hear=hear, read=read, name="own")
+    machine = machines.cell(net, task, core="rnn", encode=encode, read=read, name="own")
     interp.check_machine(machine)
     (history,) = task.analysis.corruptions()
     episodes = task.sample(4, 6, seed=0)
