@@ -206,15 +206,15 @@ def cell(
     width = cells.hidden_size
     shape = (width,) if n_layers == 1 else (n_layers, width)
 
-    def run_core(module: Any, x: Tensor, carried: _Tree, source: str = "encode") -> _Tree:
-        """Run the cell, or the layers, on one input ``[batch, input]`` that the function ``source``
-        returned, and return the new state by the names of its parts.
+    def run_core(module: Any, x: Tensor, carried: _Tree) -> _Tree:
+        """Run the cell, or the layers, on one input ``[batch, input]``, and return the new state by
+        the names of its parts.
         """
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
         require(
             fits,
-            f"{core!r} takes inputs of shape [batch, {cells.input_size}], which {source}= must return; it returned "
-            f"{format_value(x)}",
+            f"{core!r} takes inputs of shape [batch, {cells.input_size}], which encode= and first_input= must return; "
+            f"got {format_value(x)}",
         )
         state = tuple(carried[name] for name in names)
         new_state = _run_cells(module.get_submodule(core), x, state)
@@ -267,8 +267,7 @@ def cell(
             input, without an axis of the batch.
             """
             x = first_input(module)  # [1, input]
-            zeros = {name: x.new_zeros(1, *shape) for name in names}
-            new_state = run_core(module, x, zeros, source="first_input")
+            new_state = run_core(module, x, {name: x.new_zeros(1, *shape) for name in names})
             return {name: part[0] for name, part in new_state.items()}
 
         options["initial"] = read_first

@@ -750,7 +750,7 @@ def test_readers_that_read_nothing_are_refused(read, sentence):
         ({"name": 3}, "name must be a text, got 3"),
         (
             {"encode": lambda m, f: f.values.numpy(), "update": "before"},
-            r"'cell' takes inputs of shape \[batch, 5\], which encode= must return; .* an ndarray",
+            r"'cell' takes inputs of shape \[batch, 5\], which encode= and first_input= must return; got an ndarray",
         ),
     ],
     ids=["sizes", "channels", "name", "encode"],
