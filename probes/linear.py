@@ -141,6 +141,7 @@ class _RidgePath:
         centred_x = test.x - test.n * self.mean_x
         cross = np.outer(test.x, self.mean_x)
         xx = test.xx - cross - cross.T + test.n * np.outer(self.mean_x, self.mean_x)
+        # For x y', the second and the last term are joined: (sum x - n m) m_y'.
         xy = test.xy - np.outer(centred_x, self.mean_y) - np.outer(self.mean_x, test.y)
         cross_y = 2 * self.mean_y * test.y
         yy = test.yy - cross_y + test.n * self.mean_y**2

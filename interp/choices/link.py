@@ -377,7 +377,8 @@ def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
     if tempered:
         temperatures: tuple[float, ...] = (1.0,)
     elif likelihood.is_certain:
-        # The algorithm gives one outcome probability 1 in every round, which no temperature changes.
+        # The algorithm gives one outcome probability 1 in every round, which no temperature changes. The
+        # temperature of a player who always chooses the likeliest outcome stands for all.
         temperatures = (0.0,)
     else:
         temperatures = (*_TEMPERATURES, likelihood.best_temperature(may_lapse=True))

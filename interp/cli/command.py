@@ -530,7 +530,8 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
         option = typer.Option(help=text)
     kind = parameter.annotation
     alternatives = [typing.get_origin(part) for part in typing.get_args(kind)]
-    # A list or several other types: the function itself reads the words.
+    # Such as ``list | int | None`` (the origins of int and None are None). Typer cannot parse a choice
+    # between a list and several other types: the function itself reads the words.
     if list in alternatives and len(alternatives) > 2:
         kind = list[str] | None
     return parameter.replace(name=name, annotation=Annotated[kind, option])

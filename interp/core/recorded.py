@@ -121,7 +121,8 @@ class RecordedSource:
         seed: int = 0,
         **sizes: Any,
     ) -> Any:
-        """Draw a batch of recorded episodes of some participants, without replacement.
+        """Draw a batch of recorded episodes of some participants, without replacement. The participants
+        are all of them, or one of the two halves into which they are divided.
 
         As many participants as possible are in the batch. It is smaller than ``n_episodes`` if too
         few episodes were recorded.

@@ -1290,6 +1290,7 @@ def _list_later_changes(
         acting_rounds = edit.list_acting_rounds(base.n_rounds)
         is_acting = torch.tensor([t in acting_rounds for t in rounds])  # [continuation]
         every_row = slice(None)
+        # One edit makes one change.
         ((site, change),) = _list_changes(experiment, [(edit, edit.place)], rounds, every_row)
         # Rows are ordered by episode, then by continuation.
         changes.append((site, partial(_change_rows, change, is_acting.repeat(base.n_episodes))))

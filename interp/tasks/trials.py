@@ -1008,7 +1008,7 @@ def suspicious_label(counts: Mapping[str, int]) -> str | None:
 
 def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, int]) -> str | None:
     """Return the label of a number that does not fit into the sequence of the other numbers; None
-    if all fit.
+    if all fit. Tables often contain such a number as a code for "no choice was made".
 
     Such a number is the only negative number, the only number with a fraction, or the rarer of -1
     and 0 if the numbers are -1, 0 and 1. It may also be the largest number if that consists of

@@ -236,6 +236,7 @@ def state(
             text = (
                 read.format(**context.algorithm.parameters) if context.is_compiled else _EXACT_TEXT
             )
+        # A model without attention patterns is no transformer.
         machine = "machine" if describe_lacking(context.model, "pattern") else "transformer"
         caption = (
             f"What the {machine} holds and {trajectory.noun} of the algorithm "
