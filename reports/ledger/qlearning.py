@@ -42,7 +42,7 @@ STRONG_ATTENTION = 0.2
 
 def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how often the model chooses the greedy action of tabular Q-learning on the same
-    episodes, in the regime that it was trained in ("grid").
+    episodes, in the regime "grid", the main one in the training of the shipped models.
 
     Args:
         model: a model of Q-learning.
@@ -57,7 +57,8 @@ def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
 
 def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how often the model chooses the greedy action of tabular Q-learning on the same
-    episodes, in each regime that it was not trained in.
+    episodes, in each regime of :data:`interp.tasks.mdp.SHIFTS`. A model's card says whether it was
+    also trained in one of them.
 
     Args:
         model: a model of Q-learning.

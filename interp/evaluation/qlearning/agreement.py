@@ -193,10 +193,10 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     counted = batch.counted[..., None]
     array = np.where(counted, array.astype(np.float64), 1 / n_actions)
     # Up to the rounding errors of a float32 model.
-    are_positive = (array >= -_ROUNDING_OF_SHARES).all()
+    are_at_least_0 = (array >= -_ROUNDING_OF_SHARES).all()
     gaps = np.abs(array.sum(axis=-1) - 1)
     require(
-        are_positive and (gaps < _ROUNDING_OF_SUMS).all(),
+        are_at_least_0 and (gaps < _ROUNDING_OF_SUMS).all(),
         "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first",
     )
     choices = np.eye(n_actions)[array.argmax(axis=-1)]
