@@ -321,8 +321,9 @@ def series(
         return loss
 
     def round_inputs(episodes: SeriesEpisodes) -> RoundInputs:
-        """Return the features and kinds of every round, for controls of probes that predict from
-        the inputs of the round alone.
+        """Return what a model reads in each round, for the controls of a probe. One control decodes
+        the probe's target from ``features``, the input, outcome and reward of the round. The other
+        replaces the target by random values that are equal in rounds with equal ``kinds``.
         """
         x, y = episodes.inputs, episodes.outcomes
         inputs = x if is_vector else np.eye(len(input_names))[x]

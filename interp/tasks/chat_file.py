@@ -94,15 +94,14 @@ def _read_rounds(
 
     Args:
         messages: the messages, in OpenAI's format.
-        end_keys: keys of the outcome or reward. A message that has one of them ends the round, and its
-            other keys belong to the next round, except those in ``next_state_keys``.
-        next_state_keys: keys of the next state. Beside an outcome or reward they belong to the round that
-            ends.
+        end_keys: keys of the outcome or reward. A message that has one of them ends the round. Its
+            other fields are those of the next round, and of the ended round if it lacks them.
+        next_state_keys: keys of the next state. If they are in a message that ends a round, they
+            belong to this round alone.
         note_key: key of the note that the player writes after a round; None if there are no notes.
-        place: place of the chat, for the error about a round that begins before the outcome of the
-            last one, with which it would be merged. A round begins if a message after an answer has
-            a key of the open round again. "" if the whole chat is one round, in which a player may
-            answer several times.
+        place: where the chat is, such as "line 3 of FILE", for an error message. The error is that a
+            message after an answer repeats a key, so that a second round begins before the first
+            has an outcome. "" if the whole chat is one round: then keys may be repeated.
     """
     rounds: list[dict[str, str]] = []
     open_round: dict[str, str] = {}  # fields of the round that has not ended

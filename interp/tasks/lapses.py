@@ -48,10 +48,10 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "") -> Algorithm:
     with_queue = _carry_clock_and_inputs(algorithm, queue="waiting", length=lag)
 
     def learn_late(state: str, v: Values) -> _Array:
-        """Return the value of a state variable after the round: after the original algorithm's
-        update with the inputs of the round ``lag`` rounds ago.
+        """Return the next value of a state variable: the original update, computed from the inputs
+        of ``lag`` rounds ago. In the first ``lag`` rounds, return the value unchanged.
         """
-        due = {}  # these inputs
+        due = {}  # the inputs of `lag` rounds ago
         for input_key in _list_inputs_read(algorithm):
             waiting = _append_newest(v, f"waiting_{input_key}", input_key)  # [..., lag + 1]
             due[input_key] = waiting[..., 0]
@@ -87,7 +87,7 @@ def stopped(algorithm: Algorithm, last: float = 10, key: str = "") -> Algorithm:
     is_whole = last == int(last)
 
     def get_fraction(clock: _Array) -> _Array:
-        """Return how much is learned from rounds with the indices ``clock``."""
+        """Return which fraction of the update is made in rounds with the indices ``clock``."""
         return clock < last if is_whole else np.clip(last - clock, 0, 1)
 
     return learn_in_some_rounds(
@@ -115,12 +115,12 @@ def learn_in_some_rounds(
             round indices to an array of the same shape: booleans, True if the round's update is
             made; or numbers, the fraction of the update that is made.
         parameters: {name: value} of the parameters that the variant has besides those of the
-            algorithm; they are only recorded.
+            algorithm. They are stored in its field ``parameters``, and have no other effect.
         key, name: key and name of the variant.
     """
 
     def learn(state: str, update: Equation, v: Values) -> _Array:
-        """Make the update of a state variable, or the fraction of it that is learned."""
+        """Return the next value of a state variable: its value plus a fraction of the update."""
         return _apply_fraction(v[state], update(v), get_fraction(v[_CLOCK]))
 
     updates = {}
@@ -148,12 +148,14 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "") -> Algorithm
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
 
     def learn(state: str, parents: tuple[str, ...], steps: list[Variable], v: Values) -> _Array:
-        """Take the steps of a state variable's original update, from faded states.
+        """Return the next value of a state variable: the original update, computed from states that
+        are multiplied by ``decay``.
 
         Args:
             state: key of the state variable.
-            parents, steps: what the steps start from, and the steps (:func:`_trace_update`).
-            v: values of the round's variables.
+            parents: keys of the states and other variables from which the update is computed.
+            steps: variables that are computed in the update, in this order; the last is the result.
+            v: values of the round's variables, by key.
         """
         values = {k: decay * v[k] if k in algorithm.state else v[k] for k in parents}
         for variable in steps:
@@ -175,16 +177,17 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "") -> Algorithm
 
 
 def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], list[Variable]]:
-    """Find what an update of a state variable starts from, and what it computes from there. It
-    starts from states, and from variables that depend on inputs alone.
+    """Split the variables behind the update of a state variable into those that the update reads
+    and those that depend on states.
 
     Args:
         algorithm: the algorithm.
         state: key of the state variable.
 
     Returns:
-        The keys of the variables from which the update starts; and the variables that it computes
-        from them, each after its parents. The last is the state variable's next value.
+        The keys of the variables that the update reads: states, and variables that depend on inputs
+        alone. And the variables that are computed from them, each after its parents; the last is
+        the state variable's next value.
     """
     from_inputs = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
     # The next value of a state is always computed, also if it depends on inputs alone.
@@ -217,9 +220,8 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
     input_keys = _list_inputs_read(algorithm)
 
     def relearn(state: str, v: Values) -> _Array:
-        """Return the value of a state variable that is learned from the rounds of the window alone.
-        The slots of the window are the last ``n_slots`` rounds, of which the oldest may count in
-        part.
+        """Return the value of a state variable that is learned from the window's rounds alone, the
+        oldest first. Of the oldest round, only the fraction ``share_of_oldest`` may count.
         """
         # The state before the first round; a zero without axes, which is broadcast to the inputs'.
         learned: _Array = np.zeros((), np.int64)
@@ -308,8 +310,8 @@ def _list_inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def _apply_fraction(before: _Array, after: _Array, fraction: _Array) -> _Array:
-    """Return a state variable, in the shape of ``after``, after an update that is made in full, in
-    part or not at all.
+    """Return ``before + fraction (after - before)``, in the shape of ``after``: a state variable
+    after a fraction of its update.
 
     Args:
         before, after: values of the state variable before and after the full update; their leading
@@ -327,15 +329,15 @@ def _apply_fraction(before: _Array, after: _Array, fraction: _Array) -> _Array:
 def _snap_to_classes(
     algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]
 ) -> dict[str, _Array]:
-    """Return inputs that were carried from earlier rounds, with class numbers rounded to the
-    nearest class.
+    """Return carried inputs, by key, in which every class index is rounded to the nearest one that
+    exists. Inputs that are no classes, such as rewards, are unchanged.
 
-    Class numbers may be fractional after an intervention on the carried state.
+    A class index may be a fraction after an intervention on the carried state.
 
     Args:
         algorithm: the algorithm that reads the inputs.
-        v: values of all variables of the round.
-        carried: the carried inputs, by key.
+        v: values of all variables of the round, by key.
+        carried: inputs that were carried from earlier rounds, by key.
     """
     inputs = dict(carried)
     for key, value in carried.items():
@@ -368,8 +370,8 @@ def _carry_clock_and_inputs(
         base: the algorithm.
         queue: prefix of the keys of the queue's variables; "" for no queue.
         length: length of the queue, in rounds.
-        variables: variables to use in place of the algorithm's; the algorithm's state is then not
-            carried. Empty to keep the algorithm's variables.
+        variables: variables to use in place of the algorithm's. If there are any, the copy carries
+            only the index and the queue. Empty to keep the algorithm's variables and its state.
     """
     input_keys = _list_inputs_read(base) if queue else ()
     carried = [_CLOCK_VARIABLE]
@@ -400,8 +402,8 @@ def _carry_clock_and_inputs(
 
 
 def _make_queue_variable(variable: Variable, queue: str, length: int) -> Variable:
-    """Return the state variable that has the last values of an input variable, with the queue as a
-    further last axis.
+    """Return the state variable that has the values of an input variable in the last rounds, along
+    a further, last axis.
 
     Args:
         variable: the input variable.
@@ -432,8 +434,8 @@ def _append_newest(v: Values, queue_key: str, key: str) -> _Array:
 
 
 def _push_newest(v: Values, queue_key: str, key: str) -> _Array:
-    """Return a queue with the current value of the input ``key`` as its last entry, and without its
-    oldest value.
+    """Return the queue ``queue_key``, ``[..., length]``, without its oldest entry and with the
+    current value of the input ``key`` as its last entry.
     """
     return _append_newest(v, queue_key, key)[..., 1:]
 

@@ -68,7 +68,7 @@ class Model:
     """
 
     def __init__(self, machine: Machine) -> None:
-        """Look up what hypotheses about the model's activation sites need to know of it."""
+        """Read the attributes from the model and from the algorithm that should explain it."""
         # The algorithm that should explain the model's predictions.
         algorithm = catalog.of(machine).explains(machine)
         self.memory, self.written = algorithm.memory, algorithm.written

@@ -23,7 +23,7 @@ class SizedRound(RoundLayout):
     Attributes:
         ranged: names of the sizes, such as ``("n_states", "n_actions")``. Only the last size may
             change the number of positions in a round; the property ``family`` has one layout for
-            each of its supported values.
+            each supported value of this size.
         episodes_are: which episodes the layout can encode, in words, for error messages.
         episode_types: classes of these episodes.
     """
@@ -40,8 +40,8 @@ class SizedRound(RoundLayout):
 
     @property
     def served(self) -> tuple[tuple[int, int], ...]:
-        """The smallest and largest supported value of every size, in the order of ``ranged``, such
-        as ``((2, 8), (2, 4))``.
+        """The smallest and largest supported value of every size in ``ranged``, such as
+        ``((2, 8), (2, 4))`` for the sizes ``("n_states", "n_actions")``.
         """
         return tuple(getattr(self, f"{name}_range") for name in self.ranged)
 

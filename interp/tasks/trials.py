@@ -637,7 +637,7 @@ class TrialTable:
         If no order number repeats, rows are sorted by these numbers, and a session ends where the
         session label changes. If order numbers restart in each session, all rows with one label
         form a session. If numbers repeat even within a label, consecutive rows with the same label
-        form a session, unless there are fewer than four.
+        form a session. If such a session would have fewer than four rows, raise InputError.
 
         Args:
             rows: the rows, with columns "session" (label) and "order" (number).
@@ -749,7 +749,7 @@ class TrialTable:
         )
 
     def _remark_copies(self) -> None:
-        """Add a remark for the user if there is an even number of every row, as in a table that was
+        """Add a remark for the user if every row occurs 2, 4, ... times, as in a table that was
         appended to itself; or if a few rows are copies, in a table whose rows differ otherwise.
         """
         n_of_row = self.cells.value_counts(dropna=False)  # how often each different row occurs

@@ -179,7 +179,7 @@ def _make_learner(
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        parameters: the algorithm's parameters by name, which its record shows;
+        parameters: parameters for the algorithm's field ``parameters``, by name;
             "inverse_temperature" is among them.
         positive_rate: learning rate for positive prediction errors (reward minus value).
         negative_rate: learning rate for negative prediction errors.
@@ -321,8 +321,8 @@ def _mark_wins(v: Values) -> _Array:
 
 
 def _count_others(v: Values) -> _Array:
-    """Return the number of arms on offer besides one of them, ``[..., 1]``; 1 if it is the only
-    one, so that a division by it is possible.
+    """Return the number of arms on offer minus 1, ``[..., 1]``; but at least 1, since it is used as
+    a divisor.
 
     Args:
         v: values of the round's variables, by key.
@@ -380,7 +380,7 @@ def _make_bayesian(
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        parameters: the algorithm's parameters by name, which its record shows.
+        parameters: parameters for the algorithm's field ``parameters``, by name.
         logits: equation of the choice's logits.
         keeps: factor by which all counts are multiplied in each round, so that old rounds count
             less; 1 for no decay.
@@ -464,13 +464,14 @@ def _log_chances_of_two(mean: _Array, deviation: _Array) -> _Array:
 
 
 def _log_chances_of_largest(mean: _Array, deviation: _Array, offered: _Array) -> _Array:
-    """Return the log-probability, for each arm on offer, that a normal draw for this arm is the
-    largest of all arms on offer.
+    """Return the log-probability that a normal draw for an arm is the largest of all arms on offer,
+    ``[..., arm]``, plus a number that is the same for all arms; a softmax cancels it. Values of arms
+    that are not on offer have no meaning.
 
     For arm i it is the log of the integral of ``p_i(x) prod_{j != i} P_j(x)`` over x, where p_i is
     the density of the arm's draw and P_j the probability that the draw of arm j is below x. The
-    integral is computed by Gauss-Legendre quadrature. It begins and ends 6 standard deviations from
-    a mean.
+    integral is computed by Gauss-Legendre quadrature, from the largest of ``mean - 6 deviation`` to
+    the largest of ``mean + 6 deviation``.
 
     Args:
         mean: mean of each arm's draw, ``[..., arm]``.

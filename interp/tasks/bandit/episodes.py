@@ -112,8 +112,9 @@ class BanditEpisodes(BaseEpisodes):
     n_rounds = length_of("choices", 1, "Rounds of the longest episode.")
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> BanditEpisodes:
-        """Return episodes of the rounds in ``arrays``. Of the rounds without a reward none is left:
-        they come after the others here, where a prediction would know later choices.
+        """Return episodes that consist of the rounds in ``arrays``, with ``unpaid`` set to None. So
+        rounds without a reward are not scored: here they come after all others, and a prediction in
+        them would know later choices.
         """
         return replace(self, **{**arrays, "unpaid": None})
 
@@ -157,8 +158,8 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
     """Check the field ``offers`` of episodes and return it as an integer array. Refuse a wrong
     shape, unknown arms, and offers without the chosen arm.
 
-    A missing round without any offer gets its entry in ``choices`` as the only one, so that
-    probabilities over its offers are numbers.
+    In a missing round without any arm on offer, the round's entry in ``choices`` is put on offer.
+    Without an arm, probabilities over the arms on offer would be NaN.
     """
     largest = episodes.n_arms - 1
     # Index of the arm in each slot; -1 for an empty slot.
@@ -225,8 +226,8 @@ def sample(
     choices, rewards = np.zeros((2, n_episodes, n_rounds), np.int64)
 
     def read_inputs(t: int) -> dict[str, _Array]:
-        """Return the algorithm's input variables in round ``t``, from the choices and rewards so
-        far.
+        """Return the algorithm's input variables in round ``t`` by key, ``[episode, ...]``, from the
+        choices and rewards so far.
         """
         now = BanditEpisodes(choices[:, t : t + 1], rewards[:, t : t + 1], n_arms)
         return {key: value[:, 0] for key, value in algorithm.read(now).items()}

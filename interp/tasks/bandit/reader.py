@@ -51,8 +51,8 @@ def read(
         forced: name of the column that marks forced trials, in which the participant could not choose; algorithms
             learn from these trials and are not scored on them.
         missed: codes of missed trials, such as -999 or timeout; the word none if there are no such codes.
-        scale: number by which rewards are divided, so that inverse temperatures can be compared;
-            chosen from the data by default.
+        scale: number by which rewards are divided, so that inverse temperatures can be compared
+            between data sets; by default, a typical size of the rewards.
         lookalikes: whether labels that differ only in spelling, such as L and l or 1 and 01, are the "same" or
             "different"; such labels are refused by default.
         most_arms: largest number of arms that the table may have; 20 by default.

@@ -147,8 +147,8 @@ def _list_offered_labels(
     Args:
         table: the table.
         choices: label of the choice in each trial.
-        sides: words in the choice column that mean the slots, in order; empty if the user named
-            none.
+        sides: the choice that stands for each slot, in the order of slots, such as "left" and
+            "right"; empty if the user named none.
     """
     if "options" in table.columns:
         require(
@@ -194,8 +194,8 @@ def _list_pair_arms(
         table: the table, for error messages.
         pair: label of the pair.
         choices: labels of the choices in the trials with this pair.
-        sides: words in the choice column that mean the slots, in order; empty if the user named
-            none.
+        sides: the choice that stands for each slot, in the order of slots, such as "left" and
+            "right"; empty if the user named none.
     """
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)
@@ -273,12 +273,12 @@ def _read_sides_as_arms(
 def _find_slot_by_side(
     table: TrialTable, choices: pd.Series, names: Sequence[str], sides: Sequence[str]
 ) -> dict[str, int] | None:
-    """Return a mapping from each choice that names a side to the index of the options column on
-    this side. Return None if the sides cannot be recognised.
+    """Return a mapping from each choice that names a side, such as "left", to the index of the
+    options column with the arm on this side. Return None if the sides cannot be recognised.
 
-    Without ``sides``, a choice means a column if it is a word that only this column's name has, or
-    the first letter of such a word. If the user named the options columns, and the choices are as
-    many numbers, the numbers mean these columns in order.
+    If the user named no ``sides``, there are two ways to recognise them. Either every choice names a
+    column (:func:`_find_slots_by_name`). Or the user named the options columns, and there are as
+    many different choices as columns, all of them numbers: the smallest is the first column.
 
     Args:
         table: the table.
@@ -311,8 +311,8 @@ def _find_slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str
     """Return a mapping from each label to the index of the column that it names; labels that name
     no column are left out.
 
-    A label names a column if it is a word of the column's name, or the first letter of such a word.
-    Words that all columns' names share are ignored.
+    A label names a column if it is a word of the column's name, or the first letter of such a word,
+    and no earlier label names this column. Words that all columns' names share are ignored.
 
     Args:
         labels: the labels.
@@ -381,11 +381,13 @@ def _may_mark_forced(name: str, table: TrialTable) -> bool:
 
 
 def _may_name_offer(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
-    """Return True if a column may have the label of an arm on offer.
+    """Return True if a column may have the label of an arm on offer in each trial. It must have 2 to
+    20 different labels, and one of these conditions must hold:
 
-    This is so if all its labels are arms (of more than two), or if its name has a word such as
-    "left" or "option". It is also so if another unused column has the same labels, at least three,
-    and differs from it in every row.
+    - there are more than two arms, and all labels of the column are arms;
+    - the column's name has a word such as "left" or "option";
+    - the column has at least three labels, and another unused column has the same labels, but in
+      every row a different one.
 
     Args:
         name: name of the column.
@@ -412,10 +414,11 @@ def _may_name_offer(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
 
 
 def _may_name_pair(name: str, table: TrialTable, chosen: pd.Series) -> bool:
-    """Return True if a column may name the pair of arms on offer.
+    """Return True if a column may name the pair of arms on offer in each trial. It must have 2 to 20
+    different labels, and one of these conditions must hold:
 
-    This is so if all its labels look like 12 or A-B and its name fits. It is also so if the set of
-    arms that are chosen in rows with one label has at least two arms and differs between labels.
+    - all labels look like 12 or A-B, and the column's name has a part such as "pair" or "stim";
+    - in the rows of each label at least two arms are chosen, and not the same ones for all labels.
 
     Args:
         name: name of the column.

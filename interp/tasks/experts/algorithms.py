@@ -185,7 +185,7 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     check_bounds((low, high))
 
     def accuracies(v: Values) -> NDArray[np.float64]:
-        """Return the experts' posterior mean accuracies, from their counts of hits and misses."""
+        """Return the experts' posterior mean accuracies, ``[..., expert]``."""
         return mean_accuracy(v["counts"], count_misses(v), (low, high))
 
     equations: dict[str, Equation | None] = {

@@ -234,11 +234,12 @@ def corruptions() -> tuple[Corruption, ...]:
 
 
 def _find_expert(episodes: ExpertEpisodes, expert: int | str) -> int:
-    """Return the index of the expert whose vote has this label: 0 for "p_1", 1 for "p_2", ...
+    """Return the index of an expert: 0 for "p_1", 1 for "p_2", ...
 
     Args:
-        episodes: the episodes, which have the number of experts.
-        expert: label of the vote. Any other value, such as a number, is refused.
+        episodes: the episodes, whose number of experts bounds the index.
+        expert: label of the position with the expert's vote, such as "p_1". Raise InputError for an
+            int or an unknown label.
     """
     labels = number_names("p", episodes.n_experts)
     require(

@@ -138,7 +138,7 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
     """
 
     def accuracies(v: Values) -> _Array:
-        """Return the experts' posterior mean accuracies, from counts that may be fractions."""
+        """Return the experts' posterior mean accuracies, ``[..., expert]``; counts are fractions."""
         hits = np.asarray(v["counts"], float)
         misses = np.maximum(count_misses(v), 0.0)  # below 0 by rounding, or if hits are edited
         return mean_accuracy(hits, misses, (low, high))
@@ -243,7 +243,9 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _NO_VOTE) -
         return np.arange(v["votes"].shape[-1]) == expert - 1
 
     def compute_weights(v: Values) -> _Array:
-        """Return the experts' weights, ``[..., expert]``; 0 for an expert who is left out."""
+        """Return the experts' weights, ``[..., expert]``; 0 for an expert who is left out. A single
+        expert is never left out.
+        """
         log_weights = v["log_weights"]
         is_ignored = mark_ignored(v)
         # A single expert is not left out, since weights cannot all be 0.
@@ -253,11 +255,13 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _NO_VOTE) -
         return weights
 
     def replace_vote(v: Values) -> _Array:
-        """Return the votes as they are heard, ``[..., expert]``."""
+        """Return the votes, ``[..., expert]``, with ``hears`` in place of the ignored expert's."""
         return np.where(mark_ignored(v), hears, v["votes"])
 
     def mark_right(v: Values) -> _Array:
-        """Return 1 for votes, as heard, that equal the label, and 0 for others."""
+        """Return 1 for each vote that equals the label, and 0 for others, ``[..., expert]``. The
+        ignored expert's vote counts as ``hears``.
+        """
         return (v["heard"] == v["label"][..., None]).astype(np.int64)
 
     key, name = "deaf_majority", "Weighted Majority that never hears one expert"
@@ -295,7 +299,9 @@ def _search_by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     """
 
     def make_with_room(**parameters: float) -> Algorithm:
-        """Return the algorithm with ``high`` (or ``other_high``) computed from ``room``."""
+        """Return the algorithm, with ``high`` computed from ``low`` and ``room``, and ``other_high``
+        from ``other_low`` and ``other_room``.
+        """
         for name in list(parameters):
             if name.endswith("room"):  # room or other_room
                 prefix = name.removesuffix("room")
@@ -344,7 +350,7 @@ def families() -> tuple[Family, ...]:
 
 
 def _list_bayes_families() -> tuple[Family, ...]:
-    """Return the family of the Bayes predictor, followed by the families that extend it."""
+    """Return the families of the Bayes predictor and of its variants, such as one that forgets."""
     # `used_by`: the variables whose equations read the parameter.
     plain = (
         Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), used_by=("accuracies",)),
@@ -382,7 +388,7 @@ def _list_bayes_families() -> tuple[Family, ...]:
 
 
 def _list_majority_families() -> tuple[Family, ...]:
-    """Return the family of Weighted Majority, followed by the families that extend it."""
+    """Return the families of Weighted Majority and of its variants, such as one that forgets."""
     plain = Searched("gain", _FINE_GAIN)
     # This variant computes log_weights anew in each round, with the gain.
     windowed_gain = replace(_GAIN, used_by=("log_weights",))

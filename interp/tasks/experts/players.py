@@ -30,7 +30,7 @@ def _follow_one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     """Return the algorithm that always chooses what one expert advises, or always the opposite.
 
     Args:
-        expert: number of the expert, counted from 1.
+        expert: number of the expert, counted from 1; the last expert if there are fewer.
         agrees: 1 to choose the expert's advice, 0 to choose the opposite.
     """
     require(
@@ -39,7 +39,7 @@ def _follow_one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     )
 
     def predict(v: Values) -> _Array:
-        """Return the probability of label 1, 0 or 1, ``[...]``."""
+        """Return the predicted label, 0 or 1, as a float, ``[...]``."""
         votes = v["votes"].astype(float)
         index = min(expert, votes.shape[-1]) - 1  # the last expert if there are fewer
         vote = votes[..., index]
@@ -58,7 +58,7 @@ def _follow_first_leader() -> Algorithm:
     """
 
     def predict(v: Values) -> _Array:
-        """Return the probability of label 1, 0 or 1, ``[...]``."""
+        """Return the predicted label, 0 or 1, as a float, ``[...]``."""
         first_leader = v["leads"].argmax(-1)[..., None]  # [..., 1]
         its_vote = np.take_along_axis(v["votes"], first_leader, -1)
         return its_vote[..., 0].astype(float)

@@ -65,7 +65,9 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
         return np.full(hits.shape, float(low))
 
     def mean(k: _Reals, m: _Reals) -> _Reals:
-        """Return the posterior means after k hits and m misses: of Beta(k + 1, m + 1), truncated."""
+        """Return the means of Beta(k + 1, m + 1) truncated to [low, high], in the shape of k. They
+        are the posterior means after k hits and m misses.
+        """
         # Clipped, since rounding errors may lead out of the interval.
         return np.clip(_mean(k + 1, m + 1, low, high), low, high)
 
@@ -87,7 +89,7 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     low, high = bounds
 
     def evidence(k: _Reals, m: _Reals) -> _Reals:
-        """Return the log-probabilities of k hits and m misses."""
+        """Return the log-probabilities of k hits and m misses, in the shape of k."""
         if low == high:  # the accuracy is known
             return special.xlogy(k, low) + special.xlog1py(m, -low)
         p, r = k + 1, m + 1
@@ -106,14 +108,12 @@ def clip_accuracies(accuracies: _Reals) -> _Reals:
 def _apply_once_per_record(
     function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts
 ) -> _Reals:
-    """Apply a function to counts of hits and misses elementwise. Each distinct pair of whole
-    numbers is computed only once, since few pairs occur.
-
-    Fractional counts are passed to the function as they are.
+    """Apply a function to counts of hits and misses elementwise, and return the values in the shape
+    of the counts. Whole numbers are computed once per distinct pair, since few pairs occur.
 
     Args:
-        function: maps hits and misses to values.
-        hits, misses: counts, two arrays of one shape.
+        function: maps hits and misses, two arrays of floats of one shape, to values.
+        hits, misses: counts, two arrays of one shape. Fractions are passed on as they are.
     """
     if hits.dtype.kind == "f":
         return function(hits, misses)
@@ -153,20 +153,20 @@ class _Truncated:
         self.is_tiny = self.mass < _UNDERFLOW
 
     def compute_mass(self, p: _Reals) -> _Reals:
-        """Return the probability of the interval under Beta(p, r), where ``p`` is the argument, and
-        r and the interval are the attributes.
+        """Return the probability of the interval under Beta(p, r), in the shape of ``p``. The
+        interval and r are those of the object, and p is the argument.
         """
         below_upper = special.betainc(p, self.r, self.upper)
         return below_upper - special.betainc(p, self.r, self.lower)
 
     def compute_tail_terms(self) -> tuple[_Reals, _Reals]:
-        """Return the terms from which a tiny mass is computed in logarithms, for the entries where
-        :attr:`is_tiny` is True.
+        """Return two terms from which the interval's probability is computed where it is too small
+        for a difference of tails. Both have one entry for each True in :attr:`is_tiny`.
 
         Returns:
-            The factor ``(lower / upper)^p ((1 - lower) / (1 - upper))^r`` between the two tails;
-            and the series of :func:`_compute_series` at the upper bound, minus this factor times
-            the series at the lower bound.
+            ``factor``, the factor ``x^p (1 - x)^r`` of a tail at x = ``lower``, divided by that at
+            x = ``upper``; and the difference
+            ``_compute_series(p, r, upper) - factor * _compute_series(p, r, lower)``.
         """
         is_tiny = self.is_tiny
         p, r = self.p[is_tiny], self.r[is_tiny]
@@ -178,7 +178,7 @@ class _Truncated:
 
 def _log_interval_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """Return the log-probability that a variable with distribution Beta(p, r) lies between ``low``
-    and ``high``.
+    and ``high``, in the shape of ``p``.
 
     A tiny probability is a difference of two tails ``x^p (1 - x)^r 2F1(p + r, 1; p + 1; x) /
     (p B(p, r))`` (DLMF 8.17.8), from which the factor of the upper tail is taken out.
@@ -203,7 +203,7 @@ def _log_interval_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
 
 def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """Return the mean of a variable with distribution Beta(p, r), given that it lies between
-    ``low`` and ``high``.
+    ``low`` and ``high``, in the shape of ``p``.
 
     Since x times the density of Beta(p, r) is ``p / (p + r)`` times that of Beta(p + 1, r), the
     mean is ``p / (p + r)`` times the ratio of the interval's masses under these distributions.
@@ -227,8 +227,8 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
 
 
 def _compute_series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
-    """Return ``2F1(p+r, 1; p+1; x) - 1``, where 2F1 is the hypergeometric function, by summing its
-    series.
+    """Return ``2F1(p+r, 1; p+1; x) - 1``, in the shape of ``x``, by summing the series of the
+    hypergeometric function 2F1.
 
     Args:
         p, r: parameters of the beta distribution.
@@ -269,8 +269,8 @@ _Orders = Integer[np.ndarray, "order expert"]
 _MAX_ORDERS = 1000  # more assignments than this are refused: use one interval for all experts
 _IMPOSSIBLE = -1e300  # replaces log(0), since 0 * -inf in a matrix product would be NaN
 _BLOCK = 2**21
-"""Largest number of entries of an intermediate array; episodes are processed in blocks of this
-size.
+"""Largest number of entries of an intermediate array. Episodes are processed in blocks for which the
+arrays are no larger.
 """
 
 
@@ -297,10 +297,14 @@ def _list_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
 
 
 def _list_arrangements(tally: list[int]) -> list[list[int]]:
-    """Return all distinct ways to put intervals in a row, as lists of indices of intervals.
+    """Return all distinct orders of intervals, each as a list with the index of the interval at
+    every place.
 
     Args:
-        tally: how often each interval occurs in a row.
+        tally: how often each interval occurs in an order.
+
+    >>> _list_arrangements([2, 1])
+    [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
     """
     if not any(tally):
         return [[]]
@@ -352,8 +356,8 @@ def average_orders(
     hits, misses = count_records(episodes)
 
     def average(block: slice) -> _Predictions:
-        """Return the predictions for a block of episodes. A kind is an interval of accuracies, and
-        an order says which expert has which kind.
+        """Return the predictions for the episodes in the slice ``block``, ``[episode, round]``. A
+        kind is an interval of accuracies, and an order says which expert has which kind.
         """
         k, m = hits[block], misses[block]
         # Evidence and means are [episode, round, expert, kind]; the posterior, and the
@@ -400,7 +404,7 @@ def filter_switches(
     rotate = _compute_rotations(orders)
 
     def predict(block: slice) -> _Predictions:
-        """Return the predictions for a block of episodes."""
+        """Return the predictions for the episodes in the slice ``block``, ``[episode, round]``."""
         posterior = _compute_beliefs(episodes.correct[block], hit, miss, rotate, every)
         says_one = episodes.advice[block, :, None] == 1  # [episode, round, 1, expert]
         # Log-probability of all advice if the label is 0, or 1, [episode, round, order].
@@ -486,10 +490,11 @@ def _apply_bayes_rule(
 def _apply_in_blocks(
     function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int
 ) -> _Predictions:
-    """Apply a function to blocks of episodes, which limits memory, and concatenate the results.
+    """Apply a function to blocks of episodes, which limits memory, and concatenate the results to
+    predictions ``[episode, round]``.
 
     Args:
-        function: maps a slice of episodes to predictions.
+        function: maps a slice of episodes to their predictions, ``[episode, round]``.
         episodes: the episodes.
         n_orders: number of assignments of intervals to experts, which determines the size of a
             block.

@@ -189,7 +189,9 @@ _IGNORES_SHARED = "shared predictions"
 
 
 def _name_ignored(regimes: Sequence[ExpertRegime]) -> str:
-    """Return in words what the Bayes predictor ignores about regimes; "" if nothing."""
+    """Return in words which properties of the regimes the Bayes predictor ignores, such as drifting
+    accuracies; "" if none.
+    """
     ignored = []
     if any(regime.drift_std for regime in regimes):
         ignored.append("drifting accuracies taken as fixed")
@@ -257,7 +259,12 @@ def _find_regime(
 
 @dataclass(frozen=True)
 class _Baseline:
-    """A predictor with which models are compared, and its name in tables and legends."""
+    """A predictor with which models are compared.
+
+    Attributes:
+        name: its name in tables and legends.
+        run: function from episodes to its predictions.
+    """
 
     name: str
     run: Callable[[ExpertEpisodes], ExpertRun]
@@ -268,8 +275,8 @@ def _run_majority_with_horizon(episodes: ExpertEpisodes) -> ExpertRun:
 
 
 def _run_majority_of_the_paper(episodes: ExpertEpisodes) -> ExpertRun:
-    """Run Weighted Majority with a learning rate per episode. It is drawn by the episode's position
-    in the batch, so a selected episode gets another one.
+    """Run Weighted Majority with a learning rate from U[.05, .5] per episode. The rate depends on
+    the episode's index in the batch: if ``select`` changes the index, the rate changes, too.
     """
     rng = np.random.default_rng([episodes.seed or 0, _ETA_STREAM])
     return weighted_majority(episodes, rng.uniform(0.05, 0.5, len(episodes)))

@@ -67,7 +67,9 @@ class ExpertRegime:
     correlation: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse bounds and rates out of range, and more than one departure from constant accuracies."""
+        """Refuse bounds and rates out of range, and more than one of ``switch_every``, ``drift_std``
+        and ``correlation``.
+        """
         regime = f"regime {self.name!r}"
         switch_every, drift_std = self.switch_every, self.drift_std
         correlation = self.correlation

@@ -207,7 +207,9 @@ def q_learning(
         )
 
     def penalise_index(v: Values) -> _Array:
-        """Return the values of the next state's actions, minus the penalties, ``[..., action]``."""
+        """Return ``Q(s', a) - tie_slope a`` for every action a at the next state s',
+        ``[..., action]``.
+        """
         next_values = v["next_values"]
         return next_values - tie_slope * np.arange(next_values.shape[-1])
 

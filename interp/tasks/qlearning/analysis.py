@@ -207,7 +207,7 @@ def _change_reward(
     """
 
     def edit(episodes: MDPEpisodes, t: int) -> Any:
-        """Return the rewards of round t in the copy: one number, or ``[episode]``."""
+        """Return the new rewards of round t: one number for all episodes, or ``[episode]``."""
         if reward is not None:
             return reward
         return (episodes.rewards[:, t] + 0.5) % 1.0

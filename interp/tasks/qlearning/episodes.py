@@ -302,7 +302,7 @@ class MDPEpisodes(BaseEpisodes):
     @property
     def next_values_after(self) -> Float[np.ndarray, "episode round action"]:
         """``Q_{t+1}(s_{t+1}, .)``: values of all actions at the next state, from the Q-table after
-        the round's update. ``greedy`` maximises them.
+        the round's update. The action in the field ``greedy`` has the largest of these values.
         """
         return bellman.take_rows(self.q_tables[:, 1:], self.next_states)
 

@@ -32,8 +32,8 @@ _Array = NDArray[Any]
 
 
 def _q_learning_by_rates(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return tabular Q-learning whose record lists no parameters except the learning rate ``alpha``
-    and the discount ``gamma``.
+    """Return tabular Q-learning that has only the learning rate ``alpha`` and the discount ``gamma``
+    in its field ``parameters``.
     """
     return replace(
         q_learning(alpha, gamma), name="Q-learning", parameters={"alpha": alpha, "gamma": gamma}
@@ -252,9 +252,9 @@ def _make_learner(
         key: key of the algorithm.
         name: name of the algorithm.
         update_table: equation of the learner's table after a round.
-        memories: key of a further table that the learner carries from round to round, which begins
-            at zero -> equation of this table after a round.
-        parameters: the algorithm's parameters by name, which its record shows.
+        memories: {key: equation} of further tables that the learner carries from round to round.
+            They begin at zero, and the equation computes the table after a round.
+        parameters: parameters for the algorithm's field ``parameters``, by name.
     """
     # The inputs and states of tabular Q-learning, without its equations.
     variables = [v for v in _BASE.variables if v.role in ("input", "state")]
@@ -329,8 +329,8 @@ def _make_bootstrapping(
             the update bootstraps, ``[...]``.
         alpha: learning rate.
         gamma: discount.
-        parameters: further parameters for the algorithm's record. If ``keep`` is among them, the
-            table is multiplied by it after each round.
+        parameters: further parameters for the algorithm's field ``parameters``, by name. If
+            ``keep`` is among them, the table is multiplied by it after each round.
     """
     bellman.check_rates(alpha, gamma)
     keep = parameters.get("keep", 1.0)

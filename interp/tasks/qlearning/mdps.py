@@ -51,7 +51,7 @@ class MDPs:
 
     Attributes:
         transitions: P(s' | s, a), ``[episode, state, action, next state]``.
-        rewards: r(s, a), ``[episode, state, action]``; in the paper they lie in [0, 1].
+        rewards: r(s, a), ``[episode, state, action]``; from 0 to 1 in the paper.
         families: name of each MDP's family of reward distributions; "custom" by default.
         concentrations: concentration of the Dirichlet distribution from which each MDP's
             transitions were drawn, ``[episode]``; NaN if they were not drawn from one.
@@ -117,7 +117,7 @@ class MDPs:
         )
 
     def _check_one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
-        """Convert the field called ``name``, which has one entry per MDP, to an array.
+        """Return the field called ``name``, which has one entry per MDP, as an array.
 
         Args:
             name: name of the field.
@@ -165,16 +165,17 @@ class MDPs:
 
 
 def invert_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArray[np.int64]:
-    """Invert the permutations by which states or actions are renumbered.
+    """Invert the permutations by which states or actions are renumbered: for 0 -> 2, 1 -> 0, 2 -> 1
+    return 0 -> 1, 1 -> 2, 2 -> 0.
 
     Args:
         name: name of the array in the error message.
-        labels: the new number for every old number, ``[episode, old]``.
+        labels: the new index of every state or action, ``[episode, old index]``.
         n_episodes: number of episodes.
         size: number of states or actions that are renumbered.
 
     Returns:
-        The old number for every new number, ``[episode, new]``.
+        The old index of every state or action, ``[episode, new index]``.
 
     Raises:
         InputError: a row of ``labels`` is no permutation of 0, ..., ``size`` - 1.

@@ -268,7 +268,9 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
     # The list of edges is doubled: every edge, and then every edge reversed.
     def active(v: Values) -> _Array:
-        """Return 1 for edges, in either direction, that start in the frontier; else 0."""
+        """Return 1 for every edge that starts in the frontier and 0 for others, ``[..., 2 edges]``:
+        first all edges, then all edges reversed.
+        """
         starts = np.concatenate([v["source"], v["target"]], -1)
         return _mark_active_edges(v, starts)
 
@@ -282,11 +284,14 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
 
 # One path.
+#
+# The variable "visits" has the rank of each node's visit: 1 for the node that was visited first, 2
+# for the second, ...; 0 for nodes that were not visited.
 
 
 def _visit_along_edge(v: Values, edge: _Array, moves: _Array) -> _Array:
-    """Return the visits after a step along one edge, ``[..., node]``: the number of each node's
-    visit, 0 for nodes that were not visited.
+    """Return the ranks of visits after a step along one edge, ``[..., node]``: 1 for the node that
+    was visited first, 2 for the second, ...; 0 for nodes that were not visited.
 
     Args:
         v: values of the round's variables.
@@ -305,8 +310,8 @@ def _visit_along_edge(v: Values, edge: _Array, moves: _Array) -> _Array:
 
 
 def _step_deeper(v: Values) -> _Array:
-    """Return the visits after a step of depth-first search, ``[..., node]``: to the first unvisited
-    child of the node that, among those with such a child, was visited last.
+    """Return the ranks of visits after a step of depth-first search, ``[..., node]``. Of the nodes
+    with an unvisited child, take the one that was visited last, and visit its first such child.
 
     Args:
         v: values of the round's variables, by key.
@@ -322,8 +327,8 @@ def _step_deeper(v: Values) -> _Array:
 
 
 def _step_randomly(v: Values) -> _Array:
-    """Return the visits after a step of a random walk, ``[..., node]``: to a random child of the
-    node that was visited last or, if it has no child, of the root.
+    """Return the ranks of visits after a step of a random walk, ``[..., node]``. The step goes to a
+    random child of the node that was visited last or, if it has no child, of the root.
 
     Args:
         v: values of the round's variables, by key.
@@ -340,8 +345,8 @@ def _step_randomly(v: Values) -> _Array:
 
 
 def _start_at_root(v: Values) -> _Array:
-    """Return the visits, ``[..., node]``, in which the root counts as the first: 1 for the root,
-    unless a later number is stored for it.
+    """Return the ranks of visits, ``[..., node]``, with at least 1 for the root, where the search
+    starts.
 
     Args:
         v: values of the round's variables, by key.
@@ -357,8 +362,8 @@ def _make_path_search(
 
     Args:
         key, name: key and name of the algorithm.
-        step: equation of the visits after a round: the number of each node's visit, 0 for nodes
-            that were not visited.
+        step: equation of the ranks of visits after a round: 1 for the node that was visited first,
+            2 for the second, ...; 0 for nodes that were not visited.
         spread: share of the predicted probability that is uniform over all reached nodes, in
             [0, 1).
         **inputs: functions that read further input variables from episodes, by key.

@@ -200,8 +200,8 @@ def _add_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _remove_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Return the edges of round ``t``, ``[episode, edge, 2]``, without edges into the target. They
-    are replaced by self-loops of the root, which have no effect.
+    """Return the edges of round ``t``, ``[episode, edge, 2]``, with a self-loop of the root, which
+    has no effect, in place of each edge into the target.
     """
     edges = episodes.by_round("edges")[:, t]
     roots = episodes.by_round("roots")[:, t, None, None]

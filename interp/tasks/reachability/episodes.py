@@ -146,7 +146,8 @@ class ReachabilityEpisodes(BaseEpisodes):
 
         Args:
             values: the fields by name. ``n_rounds`` is a list with the number of rounds of each
-                episode. A mask ``missing`` marks further rounds, ``[episode, round]``.
+                episode. A mask ``missing``, ``[episode, round]``, marks rounds that are missing
+                within an episode.
         """
         # Number of rounds of each episode, [episode].
         lengths = episode_array("n_rounds", values.get("n_rounds", ()), "episode", 1, whole=True)

@@ -206,13 +206,13 @@ def _draw_parent_scores(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray
 
 
 def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArray[np.int64]:
-    """Choose the edges of each graph: first the edge from every node's first parent, then as many
-    edges from further parents as fit.
+    """Choose the edges of each graph from the possible ones: first the edge from the preferred
+    parent of every node, then as many edges from other parents as fit.
 
     Args:
         rng: the random generator.
-        is_edge: Bool[graph, child, parent], True for possible edges; the parents of a child are in
-            the order of its preference.
+        is_edge: True for possible edges, ``[graph, child, parent]``. Index 0 of the last axis is the
+            preferred parent.
         n_edges: length of the list of edges; edges are repeated if a graph has fewer.
 
     Returns:
@@ -231,12 +231,12 @@ def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArr
 
 
 def _repeat_edges(positions: NDArray[np.float64], n_different: NDArray[Any]) -> NDArray[np.int64]:
-    """Return which edge each slot of a graph's list has, ``[graph, slot]``: first every edge once,
-    then repeated ones.
+    """Return the index of the edge in each slot of a graph's list, ``[graph, slot]``. The list has
+    every edge once, followed by repeated edges.
 
     Args:
-        positions: number in [0, 1) of each slot, which chooses the edge that the slot repeats: 0
-            for the first edge, nearly 1 for the last, ``[graph, slot]``.
+        positions: random numbers in [0, 1), ``[graph, slot]``, which choose the repeated edges: near
+            0 the first edge, near 1 the last.
         n_different: number of different edges, ``[graph, 1]``.
     """
     repeated = (positions * n_different).astype(np.int64)
@@ -443,8 +443,9 @@ def _choose_depths(record: _Regime, n_rounds: int, depths: Sequence[int] | None)
     Args:
         record: the regime.
         n_rounds: number of rounds of each episode.
-        depths: the distances that the user named. None for those of the regime that can be answered
-            within ``n_rounds`` rounds or, if there is none, the largest distance that can.
+        depths: the distances that the user named. None for the regime's distances below
+            ``n_rounds``, which can be answered in time. If the regime has none of these, the result
+            is ``n_rounds - 1``, but at least 1.
     """
     if depths is None:
         answerable = tuple(depth for depth in record.depths if depth < n_rounds)
