@@ -100,7 +100,7 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
         return set_of_latents(flat).to(latents)
 
     def write(latents: Tensor, state: Tensor) -> Tensor:
-        """Return changed latents that represent the set ``state``, ``[..., node]``."""
+        """Return the latents, changed so that they represent the set ``state``, ``[..., node]``."""
         present = (read(latents) > 0.5).to(state)
         # Only nodes that are added or removed change the latents. The rest stays as it is.
         change = (state - present).double().cpu() @ latents_of_set.slopes
@@ -522,8 +522,8 @@ def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.Da
 
     Args:
         model: the model; not used.
-        measured: name of a part -> what :func:`_measure_part` returned: one table for each regime,
-            and a dictionary of tables for :data:`_SETS_PART`.
+        measured: name of a part of the evaluation -> its result, from :func:`_measure_part`: one
+            table for each regime, and a dictionary of tables for :data:`_SETS_PART`.
     """
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")

@@ -161,8 +161,8 @@ def evaluate(
 
 
 def _measure_part(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
-    """Return the name and the result of one part of an evaluation. A result that is stored in a
-    file is read; any other result is computed and stored.
+    """Return the name and the result of one part of an evaluation, such as one regime. A result
+    that is stored in a file is read; any other result is computed and stored.
 
     Args:
         shared: the model, the number of episodes, the seed, and the folder of finished parts.

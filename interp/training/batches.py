@@ -449,7 +449,8 @@ def _compute_cross_entropy(
         layout: the token layout of the rounds.
 
     Returns:
-        "cross_entropy" (for a real number "loss", the layout's) and "excess".
+        {"cross_entropy": mean in nats, "excess": this mean minus the entropy of the targets}. If a
+        real number is predicted, {"loss": mean loss that the layout defines, "excess": the same}.
     """
     if layout.kind != "classes":  # a real number is predicted: nothing is subtracted for the excess
         loss = float(layout.loss(predictions, torch.from_numpy(targets)[..., 0]).mean())

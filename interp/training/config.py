@@ -78,7 +78,8 @@ class Stage:
         until: name of a number that evaluations compute -> threshold, such as
             ``{"accuracy": 0.95}``. The stage ends early after an evaluation in which every named
             number reaches its threshold. Empty if the stage does not end early for this reason.
-            Of several ``regimes``, an evaluation may measure the first alone (see there).
+            If the run has several ``regimes``, an evaluation with a single batch measures only the
+            first.
     """
 
     n_rounds: int
@@ -216,8 +217,7 @@ class TrainingConfig:
         eval_every: number of batches between evaluations, on episodes that are not trained on.
         checkpoint_every: number of batches between the times when the training checkpoint is
             written, from which an interrupted run is resumed.
-        eval_episodes, eval_rounds: number of episodes of an evaluation, and of their rounds; of
-            several ``regimes``, see there.
+        eval_episodes, eval_rounds: number of episodes of an evaluation, and of rounds of each.
         seed: seed of the initial weights, the batches and the episodes of evaluations.
         min_gain: how much lower an epoch's mean loss must be to count as progress (``patience``).
     """
@@ -264,7 +264,9 @@ class TrainingConfig:
     eval_rounds: int = 100
 
     def __post_init__(self) -> None:
-        """Complete the fields ``machine``, ``sizes`` and ``stages``, and refuse wrong values."""
+        """Fill in what ``machine`` and ``sizes`` leave out, convert the stages to :class:`Stage`,
+        and refuse wrong values.
+        """
         # The class is frozen, so fields are set by object.__setattr__.
         if self.machine:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
@@ -406,8 +408,8 @@ class TrainingConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary {name: value that JSON can store}. Fields that older
-        runs do not have are left out if they have their default value.
+        """Return the fields as a dictionary {name: value that JSON can store}. A field that was
+        added later is left out while it has its default, so that older runs can be resumed.
         """
         values = asdict(self)
         for name, default in _OMITTED_DEFAULTS.items():

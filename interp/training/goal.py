@@ -57,9 +57,10 @@ class TrainingGoal:
             default there is one batch with the largest sizes.
         evaluate: function ``(predictions, episodes)`` -> {name: number that shows progress}. The
             predictions are those of a rollout, as an array ``[episode, round, ...]``. ``excess``,
-            the loss above the lowest that can be reached, must be one of the numbers. By default
-            they are the cross-entropy and its excess over the entropy of the targets. If a real
-            number is predicted, both are the loss that the model's token layout defines.
+            the loss above the lowest that can be reached, must be one of the numbers. Without a
+            function, the numbers are ``cross_entropy`` and ``excess``, its excess over the entropy
+            of the targets. For tasks that predict a real number, they are ``loss`` and ``excess``,
+            both equal to the loss that the token layout defines.
         starts: name -> function that changes the weights of a new transformer in place, before the
             first batch; a run names one in its setting ``start``.
         floor: the loss above which ``excess`` is measured, in words, such as "the Bayes predictor".

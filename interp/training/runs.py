@@ -439,8 +439,8 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         A table with one row per evaluation of one run, and these columns:
 
         * setting: a label of the run, with its values of the settings in which the runs differ,
-          such as "latent_update=add". If the runs differ in several settings, the label has only
-          values that most runs do not have; it is "as most" if there are none;
+          such as "latent_update=add". If the runs differ in several settings, the most common value
+          of each is left out; "as most" if all are left out, and "all alike" if no setting differs;
         * seed: the run's seed;
         * step: number of batches before the evaluation;
         * minutes: time of training before the evaluation;
@@ -474,8 +474,7 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
 def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
     """Return a label for each run: the settings in which runs differ, such as "lr=0.001".
 
-    If runs differ in several settings, the label of a run has only the values that most runs do not
-    have.
+    If runs differ in several settings, the most common value of each is left out of the labels.
     """
     # A different seed is no different setting, so it is left out of the comparison.
     settings = [{**asdict(run.config), "seed": None} for run in runs]

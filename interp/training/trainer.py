@@ -168,7 +168,8 @@ class TrainingLoop:
         keep_every: int = 0,
     ) -> None:
         """Choose the precision, and make the model with its initial weights, the loss and the
-        optimizers. Refuse stages that wait for a number which no evaluation computes.
+        optimizers. Raise InputError if a stage's ``until`` names a number that evaluations do not
+        compute.
         """
         self.folder = folder
         self.keep_every = keep_every
@@ -472,7 +473,8 @@ def schedule(step: int, config: TrainingConfig) -> float:
     against .031). The cosine was better for Q-learning (.020 against .024).
 
     Args:
-        step: index of the step, if all stages ran to their end.
+        step: index of the batch. The batches that a stage left out because it ended early count,
+            too.
         config: settings of the run.
     """
     if step < config.warmup_steps:
@@ -545,7 +547,8 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
 
 def _describe_architecture(model: Any) -> dict[str, Any]:
     """Return the settings that two models must share so that the weights of one fit the other, as a
-    dictionary: a transformer's configuration, or the builder of another model with its arguments.
+    dictionary {name: value}. For a transformer they are fields of its configuration; for any other
+    model, the name and the arguments of its builder.
     """
     is_transformer = isinstance(model, HookedLatentTransformer)
     description = model.config.to_dict() if is_transformer else _make_recipe(model)

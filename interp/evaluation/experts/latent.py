@@ -123,8 +123,8 @@ def attention_to_experts(
     )
 
     def sum_by_target(weights: Tensor) -> np.ndarray:
-        """Return the shares of attention, ``[episode, head + 1, reader, target]``, for one layer's
-        patterns, ``[episode, round, head, query, key]``.
+        """Return :func:`_sum_by_target` of the attention patterns of one layer,
+        ``[episode, round, head, query, key]``.
         """
         attention = weights.double().numpy(force=True)
         return _sum_by_target(attention, episodes, positions, chosen)
@@ -164,7 +164,8 @@ def _sum_by_target(
         rounds: indices of the rounds of ``patterns``.
 
     Returns:
-        Shares ``[episode, head + 1, reader, target]``; the last head is the mean of all heads.
+        Shares of attention, ``[episode, head, reader, target]``. The axis of heads has one further
+        entry, the last: the mean of all heads.
     """
     n_experts = episodes.n_experts
     attention = patterns[:, :, :, list(positions.values())]  # [episode, round, head, reader, key]

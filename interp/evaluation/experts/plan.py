@@ -113,7 +113,8 @@ def _make_tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataF
 
     Args:
         model: the model; not used.
-        parts: name of a part -> what :func:`_measure_part` returned.
+        parts: name of a part of the evaluation, such as a regime -> its result, from
+            :func:`_measure_part`.
     """
     # All parts but two are regimes.
     of_regimes = [part for name, part in parts.items() if name not in (_LONG_PART, _BATCH_PART)]

@@ -169,7 +169,7 @@ def _compute_predictions(
     model: Machine, batches: Sequence[MDPEpisodes], commit: str, seed: int
 ) -> dict[str, list[np.ndarray]]:
     """Return the predictions of the model and of its controls: key of a predictor -> one array per
-    batch.
+    batch, of choices ``[episode, round]`` or of probabilities ``[episode, round, action]``.
 
     The controls are the model with its latents reset in every round ("cut"), the last action
     ("repeat_last") and a random action ("chance").
@@ -220,12 +220,12 @@ _SUMMARISED_QUANTITIES = (
 
 
 def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Compute one part of the evaluation: agreement in a regime, returns of play in a regime, or
-    the discount that choices follow.
+    """Compute one part of the evaluation: in a regime, the agreement with Q-learning or the rewards
+    that the model earns when it plays; or the discount that its choices follow.
 
     Args:
         model: the model.
-        part: name of the part.
+        part: name of the part, one of :func:`_list_parts`.
         n_episodes: number of episodes per regime; play uses half of it.
         seed: seed of the episodes.
 
@@ -265,7 +265,8 @@ def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.Da
 
     Args:
         model: the model; not used.
-        measured: name of a part -> what :func:`_measure_part` returned.
+        measured: name of a part of the evaluation, such as a regime -> its result, from
+            :func:`_measure_part`.
     """
     agreed = pd.concat([measured[regime] for regime in _EVALUATED_REGIMES], ignore_index=True)
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
@@ -317,8 +318,8 @@ def plan() -> EvaluationPlan:
 
 
 def _list_parts(model: Machine) -> list[str]:
-    """Return the names of the parts of the evaluation: agreement in each regime, the discount
-    factor that choices follow, and returns of play in some regimes.
+    """Return the names of the parts of the evaluation: first the regimes in which agreement is
+    measured, then "followed discount", then "played: REGIME" for each regime that the model plays.
 
     Args:
         model: the model; not used.

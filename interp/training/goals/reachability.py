@@ -116,8 +116,8 @@ _Start = Callable[[HookedLatentTransformer], None]
 
 
 def _copy_what_matches(attn: Attention) -> None:
-    """Set a block's keys equal to its queries, so that heads match similar content, and its output
-    weights so that heads copy what they read.
+    """Set a block's weights ``W_K`` equal to ``W_Q``, so that heads match similar content, and
+    ``W_O`` to the transpose of ``W_V``, so that heads copy what they read.
     """
     attn.W_K.copy_(attn.W_Q)
     attn.W_O.copy_(_COPIED * attn.W_V.transpose(-1, -2))
@@ -148,8 +148,8 @@ def _get_node_embeddings(model: HookedLatentTransformer) -> Tensor:
 
 
 def _get_write_weights(model: HookedLatentTransformer) -> Tensor:
-    """Return the model's matrix ``W_write``, which maps the residual stream to the update of the
-    latent.
+    """Return the model's matrix ``W_write``, ``[d_model, d_model]``, which maps the residual stream
+    to the update of the latent.
     """
     return model.write_map.get_parameter("W_write")
 
@@ -163,7 +163,9 @@ def _start_factored(model: HookedLatentTransformer) -> None:
     codes: dict[str, Tensor] = {}  # name of a role or a group -> its vector
 
     def get_code(name: str) -> Tensor:
-        """Return the vector of a role or a group; it is drawn when it is first needed."""
+        """Return the vector of the role or group called ``name``, ``[d_model]``; it is drawn when it
+        is first needed.
+        """
         if name not in codes:
             drawn = torch.randn(model.config.d_model, generator=generator).to(model.W_pos)
             codes[name] = model.config.init_std * drawn
@@ -219,12 +221,15 @@ def _empty_half(table: Tensor, columns: slice) -> None:
 
 
 def _start_bound(model: HookedLatentTransformer) -> None:
-    """Set the weights for the start "bound" (a choice of initial weights): those of "apart", with
-    orthogonal token embeddings, and separate dimensions for copies by heads that match by position.
+    """Set the weights for the start "bound" (a choice of initial weights), which changes the start
+    "apart":
 
-    A token's embedding and the copy of another token's embedding have ``d_head`` dimensions each.
-    Heads that match by content compare queries with both. So training decides whether they find an
-    edge by the node at its position, or by the node that was copied there.
+    - the embeddings of nodes are orthogonal, and have only the first ``d_head`` dimensions;
+    - heads that match by position write what they copy to the next ``d_head`` dimensions;
+    - heads that match by content compare both groups of dimensions with the same weights.
+
+    So training decides whether such a head finds an edge by the node at its position, or by the node
+    that was copied there.
     """
     d_head = model.config.d_head
     half = model.config.d_model // 2
