@@ -399,7 +399,7 @@ def check_decoding(trial: Trial) -> Measure:
     unless = _doubt_low_score(trial, memory, number)
 
     def score_copy(copy: Trial) -> Interval | None:
-        """Return the same number for an untrained copy; None if all its states are equal."""
+        """Return the R2 of an untrained copy; None if all its states are equal."""
         return _score_decoding(copy, memory_wide) if _has_varying_states(copy) else None
 
     controls = wide_trial.score_copies(score_copy)
@@ -443,14 +443,15 @@ def _describe_lack(trial: Trial) -> str:
 
 
 def _doubt_low_score(trial: Trial, memory: Array, number: Interval) -> dict[Verdict, str]:
-    """Return a reason not to report that the memory cannot be decoded, if more episodes might raise
-    R2 above the threshold.
+    """Return the reason why a low R2 does not show that the memory cannot be decoded: more episodes
+    might raise R2 above the threshold.
 
-    R2 with twice as many episodes is extrapolated as ``R2(all) + (R2(all) - R2(half))``.
+    R2 with twice as many episodes is extrapolated as ``R2(all) + (R2(all) - R2(half))``, where half
+    are the episodes of half of the participants. With too few participants, the doubt remains.
 
     Args:
         trial: the model with its episodes.
-        memory: the algorithm's memory, ``[episode, round, k]``.
+        memory: the algorithm's memory, ``[episode, round, element]``.
         number: R2 with all episodes.
 
     Returns:
@@ -468,14 +469,16 @@ def _doubt_low_score(trial: Trial, memory: Array, number: Interval) -> dict[Verd
 
 
 def _score_decoding(
-    trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)
+    trial: Trial,
+    memory: Float[np.ndarray, "episode round element"],
+    rows: Array | slice = slice(None),
 ) -> Interval:
     """Return the cross-validated R2 of a linear map (ridge regression) from the state to the
     algorithm's memory.
 
     Args:
         trial: the model with its episodes.
-        memory: the algorithm's memory, ``[episode, round, k]``.
+        memory: the algorithm's memory, ``[episode, round, element]``.
         rows: which episodes to use.
     """
     # The states that rounds 1, 2, ... read, as one latent: [episode, round, 1, number]. No round

@@ -55,17 +55,17 @@ class FixedPoints(Tabulated):
     - ``kind``: "fixed" or "slow";
     - ``speed``: distance by which the round moves the state, in units of ``unit``;
     - ``share``: share of the starts that reached this point, among those that reached any;
-    - ``leaving``, ``marginal``: numbers of eigenvalues of the round's Jacobian with modulus above
-      1, and with modulus 1 (within .01);
+    - ``leaving``, ``marginal``: how many eigenvalues of the round's Jacobian have a modulus above
+      1, and a modulus of 1 (within .01);
     - ``modulus``: the largest modulus of an eigenvalue;
     - ``turn``: angle of the eigenvalue with the largest modulus, in radians per round;
     - ``nearest``: distance to the nearest state that the model visits in the episodes, in units of
       ``unit``.
 
     Attributes:
-        points: the states, flattened, ``[point, number]``.
-        eigenvalues: eigenvalues of the round's Jacobian at each point, ``[point, number]``; the one
-            with the largest modulus is first.
+        points: the states, flattened and without padding, ``[point, number]``.
+        eigenvalues: eigenvalues of the round's Jacobian at each point, ``[point, number]``, one per
+            dimension of the state; the one with the largest modulus is first.
         unit: typical distance between states of different episodes.
     """
 

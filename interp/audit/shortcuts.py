@@ -66,7 +66,7 @@ class Adversarial:
         half.
 
         Args:
-            model: the model to run on these episodes; by default that of the trials.
+            model: the model to run on these episodes; by default the model of :attr:`trials`.
         """
         losses = self._compute_losses(model or self.trials[0].model)  # in the last round
         distance_to_heuristic = np.abs(losses - self.heuristic_losses)

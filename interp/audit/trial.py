@@ -360,16 +360,15 @@ class Trial:
         return tuple(finite)
 
     def score_copies(self, score: Callable[[Trial], Interval | None]) -> dict[str, Control]:
-        """Compute the number of a check for each untrained copy of the model, and return the best
-        number as a control.
+        """Measure each untrained copy of the model, and return the largest of the numbers as a
+        control.
 
         Args:
-            score: function that computes the check's number for a copy. It returns None if the
-                check does not apply to the copy; this counts as 0.
+            score: function that measures a copy in the same way as a check measures the model. It
+                returns None if the check does not apply to the copy; this counts as 0.
 
         Returns:
-            ``{"an untrained copy": control}`` with the largest number of all copies; empty if there
-            are no copies.
+            ``{"an untrained copy": control}``; empty if there are no copies.
         """
         numbers = []
         for copy in self.copies:

@@ -134,8 +134,8 @@ def change_states(
 
 
 def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Tensor) -> Tensor:
-    """Make the states that replace those of some rounds, in full; :func:`change_states` takes only a
-    channel's rows of them.
+    """Make whole states that can replace those of some rounds. :func:`change_states` uses only the
+    rows of one channel.
 
     Args:
         trial: the model with its run.
@@ -216,14 +216,15 @@ def measure_influence(trial: Trial, channel: str, change: str) -> _Influence:
 
 
 def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
-    """Return for which episodes a change can be made before each round of ``trial.writes``,
-    ``[write, episode]``.
+    """Return where the state that a round reads can be replaced, ``[write, episode]``, for each
+    round of ``trial.writes``.
 
-    Only ``Change.SAME`` can fail: it needs another episode with the same answer.
+    Only ``Change.SAME`` may be impossible: the model must give the same answer in another episode.
+    Answers that are real numbers are never the same.
 
     Args:
         trial: the model with its run.
-        change: by what the state is replaced, a :class:`Change`.
+        change: the replacement, a :class:`Change`.
     """
     if change != Change.SAME:
         return np.ones((len(trial.writes), trial.shape[0]), bool)
@@ -243,7 +244,7 @@ def _shift_to_lags(
     episode, lag]``. Lag 0 is the round that reads the changed state.
 
     Args:
-        trial: determines the rounds of the changes.
+        trial: the model with its run; its rounds ``writes`` read the changed states.
         values: the values by round, ``[write, episode, round]``.
         counted: True for entries that count, ``[write, episode]``; entries that do not become NaN.
     """
@@ -316,7 +317,7 @@ def measure_worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
 
     The state of every round is replaced in two ways: by another episode's state, and by the mean
     state over episodes. For each, the worth is (loss with the replacement - loss with the unchanged
-    state) / loss with the replacement. The replacement is returned for which the lower end of the
+    state) / loss with the replacement. Of the two, the one counts for which the lower end of the
     worth's interval is higher.
 
     Args:
@@ -324,8 +325,9 @@ def measure_worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
         channel: name of a part of the state, such as h of an LSTM; by default the whole state.
 
     Returns:
-        ``change``, the replacement; ``share``, its worth; and ``effect``, the mean distance between
-        predictions with the replacement and with the unchanged state. The last two have intervals.
+        ``change``, the replacement that counts; ``share``, the worth; and ``effect``, the mean
+        distance between predictions with the replacement and with the unchanged state. The last two
+        have intervals.
     """
     worths = [measure_worth(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
@@ -362,8 +364,8 @@ def measure_worth(trial: Trial, change: str, channel: str = ALL) -> _Worth:
     share is (loss with the replacement - loss with the unchanged state) / loss with the
     replacement.
 
-    If the replacement is another episode's state or the mean state, a part of the numerator is
-    subtracted: what it would be with the labels of other episodes (:func:`share_of_loss`).
+    If the replacement is another episode's state or the mean state, the part of the numerator that
+    is not information about the episode is subtracted (:func:`share_of_loss`).
 
     Args:
         trial: the model with its run.
@@ -447,12 +449,9 @@ def _measure_saved_by_chance(
 
 
 def check_use(trial: Trial, channel: str) -> Measure:
-    """Check whether the state, or one channel of it, lowers the loss. The loss is compared with the
-    loss under a replacement: every round reads another state in its place.
-
-    The replacement is another episode's state or the mean state over episodes, whichever has the
-    share with the higher lower bound; or the initial state, if neither share is clearly above the
-    threshold (:func:`measure_worth_of_state`).
+    """Check whether the state, or one channel of it, lowers the loss. The loss is compared with
+    that of a run in which every round reads a replacement, which :func:`measure_worth_of_state`
+    chooses.
 
     Args:
         trial: the model with its run.
@@ -460,7 +459,7 @@ def check_use(trial: Trial, channel: str) -> Measure:
             :data:`interp.audit.trial.ALL` for the whole state.
 
     Returns:
-        A measure, with controls and verdict. Its number is the share of the loss under the
+        A measure, with controls and verdict. Its number is the share of the loss with the
         replacement that the unchanged state removes. Its ``unit`` names the replacement.
     """
     is_whole = channel == ALL
@@ -484,16 +483,15 @@ def check_use(trial: Trial, channel: str) -> Measure:
 
 def check_content(trial: Trial) -> Measure:
     """Check whether the content of the state (its information about the episode) lowers the loss.
-    The loss is compared with the loss if every round reads another episode's state, and if every
-    round reads the mean state over episodes.
+    The loss is compared with that of a run in which every round reads a replacement: another
+    episode's state or the mean state, which :func:`measure_worth_of_content` chooses.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A measure, with controls and verdict. Its number is the share of the loss under one of these
-        replacements that the unchanged state removes, for the replacement whose share has the
-        higher lower bound (:func:`measure_worth_of_content`).
+        A measure, with controls and verdict. Its number is the share of the loss with the
+        replacement that the unchanged state removes.
     """
     initial = measure_worth(trial, Change.INITIAL).share
     worth = measure_worth_of_content(trial)
@@ -525,11 +523,11 @@ def _describe_effect(worth: _Worth) -> str:
 def _make_measure(
     worth: _Worth, *, unit: str, no_if_unchanged: str, no_if_changed: str, **described: Any
 ) -> Measure:
-    """Make the measure of a check from the worth of a state, the share of the loss that it removes.
+    """Make the measure of a check from the share of the loss that a state removes.
 
     Args:
-        worth: the share, and the effect of the replacement on predictions.
-        unit: what the share is of; the replacement is added.
+        worth: this share, and the effect of the replacement on predictions.
+        unit: unit of the share, in words; "compared with" and the replacement are appended.
         no_if_unchanged: what the verdict "no" says if the replacement does not change predictions,
             such as "does not use the content of its state".
         no_if_changed: what the verdict "no" says if predictions change, but do not get worse.
@@ -547,16 +545,19 @@ def _make_measure(
 
 
 def check_duration(trial: Trial) -> Measure:
-    """Check whether the effect of the state lasts: if one round reads another state, the loss of
-    the next round must rise, too. The other state is another episode's state or the mean state over
-    episodes, whichever has the share with the higher lower bound.
+    """Check whether the effect of the state lasts: if one round reads a replacement, the loss of
+    the next round must rise, too.
+
+    The replacement is another episode's state or the mean state over episodes. Of the two, the one
+    counts that gives the larger number, by the lower end of its interval.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A measure, with controls and verdict. Its number is (next round's loss after a changed state
-        - its loss after the unchanged state) / its loss after a changed state.
+        A measure, with controls and verdict. Its number is (next round's loss after a replacement -
+        its loss after the unchanged state) / its loss after a replacement. The part of the
+        numerator that is not information about the episode is subtracted (:func:`share_of_loss`).
     """
     claim = "The effect of its state lasts"
     has_later = trial.shape[1] >= 3  # round 1 reads another state, round 2 is the later one
@@ -663,8 +664,9 @@ def by_round(trial: Trial) -> pd.DataFrame:
 
     Returns:
         A table with one row per ``channel`` (part of the state, such as h of an LSTM) and ``round``
-        (an index in ``trial.writes``). ``effect`` is the mean distance between the changed and the
-        unchanged prediction, with the ends ``effect_low`` and ``effect_high`` of its interval.
+        (its index, one of ``trial.writes``). ``effect`` is the mean distance between the changed
+        and the unchanged prediction, with the ends ``effect_low`` and ``effect_high`` of its
+        interval.
     """
     rows = []
     for channel in trial.channels:
@@ -704,9 +706,8 @@ def without(trial: Trial) -> pd.DataFrame:
 
 
 def presence(trial: Trial) -> pd.DataFrame:
-    """Measure the loss of the last round if it reads four different states, to separate two
-    effects: of the state's content (its information about the episode), and of the mere presence of
-    a state.
+    """Measure the loss of the last round with each of four states in turn, to separate two effects:
+    that of a state's content (its information about the episode), and that of its mere presence.
 
     The four states are:
 

@@ -165,8 +165,8 @@ class CircuitScorer:
         cut. Results are cached.
 
         Args:
-            keep: True for the edges that the circuit has, ``[source, destination]``; or numbers from
-                0 to 1, as for :meth:`run`.
+            keep: True for the edges that the circuit has, ``[source, destination]``; or numbers
+                from 0 to 1, for edges that are cut in part (:meth:`run`).
         """
         (readout,) = self.run([keep])
         known = self._measured

@@ -187,8 +187,8 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     """Write the results of ``interp patch`` into a folder, and return the paths of the files.
 
     The files are the table of effects (``patching.csv``), the settings (``patching.json``), and a
-    heat map for each metric and component. If there is a map of effects by round patched and round
-    read, it is written as well (``rounds.csv``, ``rounds.svg``).
+    heat map for each metric and component. If ``result.rounds`` has the effects of each patched
+    round on each later one, they are written, too (``rounds.csv``, ``rounds.svg``).
 
     Args:
         result: the results, as :func:`patch` returned them.
@@ -298,9 +298,9 @@ def interchange_table(
     drawn: tuple[str, Mapping[str, int] | None] = ("", None),
     n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
-    """Test claims that sites of the model carry variables of the algorithm that the task names for
-    it. The sites are set to their values in another episode, and so is the variable in the
-    algorithm.
+    """Test claims that sites of the model carry variables of an algorithm, the one that the task
+    names as the model's explanation. The sites are set to their values in another episode, and so
+    is the algorithm's variable.
 
     Args:
         model: the model.
@@ -310,16 +310,16 @@ def interchange_table(
             (fewer at the beginning), each separately.
         seed: seed of the controls, and of the episodes for the decoder.
         claims: the claims; by default those of the task.
-        drawn: which episodes the decoder of a learned model's state is fitted on: the pair (name of
-            a distribution of episodes, name of a size -> its value). An empty name and None are the
-            defaults.
-        n_decoded: number of episodes on which this decoder is fitted.
+        drawn: how to sample the episodes on which the decoder of a learned model's state is fitted:
+            the pair (name of a distribution of episodes, name of a size -> its value). An empty
+            name is the task's default, and None takes the model's sizes.
+        n_decoded: number of these episodes.
 
     Returns:
         The table of :func:`interp.interventions.interchange.carriers`, one row per claim. It has
-        the share of pairs in which the outcomes of model and algorithm are equal, and a score for
-        the sizes of effects, with intervals. Both numbers are also there for the control, a random
-        subspace at the same sites.
+        the share of pairs in which the outcomes of model and algorithm are equal, and a score that
+        compares the sizes of their effects, with intervals. The control, a random subspace at the
+        same sites, has the same two numbers.
     """
     task = catalog.of(model)
     algorithm = task.explains(model)

@@ -81,12 +81,12 @@ def split_head(name: str) -> tuple[int, int, str]:
 
 
 def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[int]:
-    """Add nodes to a table of times, and return their indices.
+    """Add nodes to the dictionary ``nodes``, and return their indices in it.
 
     Args:
-        nodes: name of a node -> time at which it reads or writes; extended.
+        nodes: name of each node -> time at which it reads or writes; changed in place.
         names: names of the new nodes.
-        time: time of the new nodes.
+        time: time at which the new nodes read or write.
     """
     first = len(nodes)
     nodes |= dict.fromkeys(names, time)
@@ -346,8 +346,12 @@ class EdgeGraph:
         shifts = [known, later]
 
         def fill_later(first: int, written: Tensor) -> None:
-            """Fill in the shifts of the sources from index ``first`` on, as soon as they have
-            written ``[source, circuit * episode, pos, d_model]``.
+            """Store the shifts (ablated minus written values) of some sources as soon as they
+            write.
+
+            Args:
+                first: index of the first of these sources.
+                written: what they write, ``[source, circuit * episode, pos, d_model]``.
             """
             end = first + len(written)
             shift = ablated[first:end].unsqueeze(1) - written.unflatten(1, (n, -1))
@@ -386,7 +390,9 @@ def _make_recording_hooks(
     """
 
     def visit(first: int, activation: Tensor, hook: object) -> None:
-        """Pass an activation to ``record``, with the axis of sources in front."""
+        """Call ``record`` with ``first``, the index of the first source at this hook point, and
+        with the activation as ``[source, row, pos, d_model]``.
+        """
         is_of_heads = activation.ndim == 4  # [row, pos, head, d_model]
         record(first, activation.movedim(2, 0) if is_of_heads else activation.unsqueeze(0))
 
@@ -424,8 +430,8 @@ def make_shift_hooks(
     """
 
     def sum_shifts(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:
-        """Return what is added to the inputs of some destinations of one hook: the sums of shifts,
-        weighted by the edges. A row is an episode of a circuit.
+        """Return what is added to the input of each of ``destinations``, which share a hook point:
+        the weighted sum of the shifts of its sources. Rows are pairs of circuit and episode.
         """
         # Destinations of one hook have the same sources: the first ones, in order of computation.
         n_sources = int(graph.exists[:, destinations[0]].sum())
@@ -468,9 +474,8 @@ def make_shift_hooks(
         return activation.index_add(2, index, change.permute(1, 2, 0, 3))
 
     def change_exits(resid: Tensor, hook: object) -> Tensor:
-        """Add the weighted sums of shifts to the residual stream after the last block: those for
-        the update at the position where the update is read, those for the prediction at all other
-        positions.
+        """Add the weighted sums of shifts to the residual stream after the last block. The position
+        where the update is read gets the sum for the update, all others that for the prediction.
         """
         # The last two destinations are the exits.
         to_prediction, to_update = sum_shifts([-2, -1])

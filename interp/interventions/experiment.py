@@ -163,8 +163,8 @@ class Effects(Result):
         return (*mean_low_high, n_episodes)
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heat map of the mean absolute effect, with a row per edit and a column per round
-        read. If several rounds were edited, columns are the numbers of rounds since the edit.
+        """Draw a heat map of the mean absolute effect, with a row per edit. There is a column per
+        round read or, if several rounds were edited, per number of rounds since the edit.
         """
         # [edit, pair]: summed over outcomes; the mean leaves out episodes that are not counted.
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
@@ -326,8 +326,8 @@ def run_one_round(
     activations: dict[Site, Tensor] = {}
 
     def visit(name: str, activation: Tensor, hook: object) -> Tensor:
-        """Change the activation of the hook point ``name`` at its sites, then note what watched
-        sites have, as a hook on this point.
+        """Make the changes at sites of the hook point ``name``, then store the activations at its
+        watched sites.
         """
         for site, change in changes:
             if site.hook == name:
@@ -363,17 +363,17 @@ class Edit:
     If ``rounds`` is set, the edit is also made in later rounds of the same run.
 
     Attributes:
-        place: the place; None if the edit changes the inputs of the rounds instead.
+        place: the place; None if the edit replaces the inputs of the rounds (tokens and values).
         value: what the activation is replaced by, in one of these forms:
 
-            - a rollout: its activation at the same place, in the same episode and round; a rollout of
-              the same model without hooks, unless the place is in the carried state;
+            - a rollout: its activation at the same place, in the same episode and round; a rollout
+              of the same model without hooks, unless the place is in the carried state;
             - a tensor ``[episode, round, ...]`` with the rounds in which the edit is made;
             - a function ``(current, which)`` that returns the new values. All edited pairs of an
               episode and a round are divided into chunks, and the function is called with each:
               ``current`` has the current values, ``[pair, ...]``, and ``which`` is the slice of
               all pairs (ordered by episode, then round) that the chunk contains;
-            - encoded rounds, which replace the inputs (``place`` is then None).
+            - encoded rounds: the new inputs, if ``place`` is None.
         add: True if the tensor is added to the current value, False if it replaces it.
         rewrite_state: optional function that changes the carried state before every later round.
             It is called with the index of the edited round, the index of the later round, and the
@@ -430,8 +430,8 @@ class Edit:
         return site.component == "latent" and site.position is None and place.is_whole
 
     def list_acting_rounds(self, n_rounds: int) -> list[int]:
-        """Return the rounds in which the edit is made again in a run that was first edited in an
-        earlier round; none if :attr:`rounds` is None: the edit is then made only once.
+        """Return the indices of the rounds in :attr:`rounds`; an empty list if it is None, so that
+        the edit is made only in the round in which the edited run starts.
 
         Args:
             n_rounds: number of rounds of the run, to which slices, "all" and negative numbers in
@@ -440,13 +440,13 @@ class Edit:
         return [] if self.rounds is None else select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
-        """Return the edit's tensor in some rounds, as rows ``[row, ...]``: row
-        ``e * len(rounds) + i`` is the i-th of these rounds in episode e. In rounds in which the
-        edit is not made, rows have arbitrary values. If :attr:`rounds` is None, the whole tensor is
-        returned, whatever ``rounds`` says.
+        """Return the edit's tensor with one row per episode and round, ``[row, ...]``. Row
+        ``e * len(rounds) + i`` is for the i-th of ``rounds`` in episode e. It has arbitrary values
+        if the edit is not made in this round.
 
         Args:
-            rounds: indices of the rounds.
+            rounds: indices of the rounds. They are not used if :attr:`rounds` is None: the tensor
+                then has exactly the rounds in which the experiment starts.
             n_rounds: number of rounds of the run, to which slices, "all" and negative numbers in
                 :attr:`rounds` refer.
         """
@@ -814,11 +814,12 @@ def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round 
 
 
 def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
-    """Return a mask ``[episode, pair]``: True where an episode counts for a pair (edited round, read
-    round) of the experiment.
+    """Return a mask ``[episode, pair]``: True where an episode counts for a pair (edited round,
+    read round) of the experiment.
 
-    An episode counts for a pair if neither round is missing (a missed trial or padding). Rounds
-    that an edit copies from another run must not be missing in that run, either.
+    An episode counts for a pair if neither round is missing (a missed trial or padding). If an edit
+    takes activations or inputs of a round from elsewhere, the round must not be missing there,
+    either.
 
     Raises:
         InputError: no episode counts for some pair.
@@ -920,7 +921,7 @@ def run_on(
 
     Returns:
         Predictions of all rounds that were run, ``[1, episode, first round, lag, ...]``, and the
-        carried state after the last one, as for an experiment with one edit.
+        carried state after the last one, ``[1, episode, first round, 1, row, width]``.
     """
     place = Place.of("latent", model=model)
     edits = {"state": [Edit(place, latents, rewrite_state=rewrite_state)]}
@@ -1055,7 +1056,7 @@ def _list_changes(
         experiment: the experiment, with model and run.
         edits: the edits, each with its place.
         rounds: indices of the edited rounds.
-        part: which of the rows (pairs of episode and round).
+        part: slice of the rows (pairs of episode and round) that are run together.
 
     Returns:
         Pairs of a site and a function from its activation ``[row, ...]`` to the new one.
@@ -1115,7 +1116,7 @@ def _make_change(
         place: its place.
         rounds: indices of the edited rounds.
         n_rounds: number of rounds of the run.
-        part: which of the rows (pairs of episode and round).
+        part: slice of the rows (pairs of episode and round) that are run together.
     """
     value = edit.value
 
@@ -1149,15 +1150,16 @@ def _run_later_rounds(
     *,
     together: Sequence[Edit] = (),
 ) -> Outputs:
-    """Run the rounds after the edited ones, and return predictions and carried states of all these
-    rounds.
+    """Run the rounds after the edited ones, and return the predictions and carried states from the
+    edited rounds on.
 
     Args:
         experiment: the experiment.
-        edits: indices of the edits.
+        edits: indices of entries of ``experiment.edits``, one for each run in ``prediction``.
         prediction, carried: prediction and new state of the edited rounds, ``[edit, episode, round
             edited, ...]``.
-        together: the edits of a single name; some are made in later rounds, too.
+        together: the edits of the entry, if there is only one; those with ``rounds`` may also act
+            in later rounds. Empty for plain patches, which act only once.
     """
     base, horizon, starts = experiment.run, experiment.horizon, experiment.starts
     n_lags = horizon + 1
@@ -1272,15 +1274,15 @@ def _run_following_rounds(
 def _list_later_changes(
     experiment: Experiment, later_edits: Sequence[Edit], rounds: Sequence[int]
 ) -> list[tuple[Site, _Change]]:
-    """Return the changes that edits make in later rounds: pairs of a site and a function. The
-    function changes only rows of rounds in which the edit is made.
+    """Return the changes that edits make in the round that runs next, as pairs of a site and a
+    function from its activation to the new one.
 
-    Each edited round starts a continuation of its own, and one step runs the next round of all
-    continuations together.
+    Each edited round starts a continuation, and the next rounds of all continuations run as one
+    batch. A function changes only the rows of those continuations in which its edit acts.
 
     Args:
         experiment: the experiment, with model and run.
-        later_edits: the edits that are made again in the next round of some continuations.
+        later_edits: the edits, each of which acts in the next round of some continuations.
         rounds: index of the round that runs next, one per continuation.
     """
     base = experiment.run

@@ -81,8 +81,8 @@ class Memory:
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class HandOver(Tabulated):
-    """What a receiver (a model or an algorithm) predicts if it continues episodes with the memory
-    of another model: the state that this model carried into one round.
+    """Predictions of a *receiver* (a model or an algorithm) that continues episodes from one round
+    on. It starts with a *memory*: the state that another model carried into this round.
 
     Predictions are probabilities ``[episode, round, outcome]``, from the round of the transfer on.
     The table has one row per ``memory`` that the receiver starts with ("handed over", "another
@@ -209,16 +209,15 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
 
 @checked
 def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
-    """Make a carried state of the receiver from an algorithm's variables. The affine map from the
-    variables to the receiver's states in this round is fitted on the episodes of ``memory.known``.
+    """Make a carried state of the receiver from variables that were decoded from another model. An
+    affine map from the variables to the receiver's states is fitted on the episodes of
+    ``memory.known``.
 
     Args:
-        memory: the variables, which were decoded from another model, for as many episodes as
-            ``run`` has.
+        memory: the decoded variables, for as many episodes as ``run`` has.
         receiver: the model that the state is for.
-        run: the receiver's rollout. Numbers that hold no memory are copied from its state. They are
-            the length of a part that grows, such as a cache, and the padding of rows to a common
-            width.
+        run: the receiver's rollout. Padding and other entries of its state that hold no memory are
+            copied into the new state (:func:`keep_padding`).
 
     Returns:
         The state that the receiver reads in the memory's round, ``[episode, row, width]``.
@@ -231,9 +230,8 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
 
 
 def keep_padding(states: Tensor, run: Rollout, round: int) -> _Carried:
-    """Copy those numbers of carried states that hold no memory from a run into new states. They are
-    the length of a part of the state that grows, such as a cache, and the padding of rows to a
-    common width.
+    """Copy entries that hold no memory from a run's carried state into new states. They are the
+    padding of rows to a common width, and the length of a part that grows, such as a cache.
 
     Args:
         states: the new states, ``[episode, row, width]``.
@@ -241,7 +239,7 @@ def keep_padding(states: Tensor, run: Rollout, round: int) -> _Carried:
         round: index of the round that reads the states.
 
     Returns:
-        The new states with these numbers replaced, ``[episode, row, width]``.
+        The new states with these entries replaced, ``[episode, row, width]``.
     """
     state_of_run = run.latents[:, round]
     n_rows = state_of_run.shape[1]

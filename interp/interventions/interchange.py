@@ -227,8 +227,8 @@ class InterchangeResult(Result):
 
 
 def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sum of ``x * y`` over rounds and numbers, ``[episode]``; both are ``[episode,
-    round, number]``.
+    """Return the sum of ``x * y`` over rounds and the last axis, ``[episode]``. Both arrays are
+    ``[episode, round, number]``.
     """
     return np.einsum("btk,btk->b", x, y)
 
@@ -301,13 +301,14 @@ class _Grades:
 def _grade_choices(
     patched: NDArray[Any], plain: NDArray[Any], before: NDArray[Any], goal: NDArray[Any]
 ) -> _Grades:
-    """Compare the most probable outcomes of the model with those of the algorithm's counterfactual.
+    """Grade the model's choices (most probable outcomes): compare them with the choice of the
+    algorithm after its variable is set.
 
     Args:
         patched, plain: the model's probabilities with and without the intervention, ``[episode,
             round, outcome]``.
-        before, goal: the algorithm's probabilities without and with the variable set, ``[episode,
-            round, outcome]``.
+        before, goal: the algorithm's probabilities before and after its variable is set,
+            ``[episode, round, outcome]``.
     """
     counterfactual = _find_most_probable(goal)
     return _Grades(
@@ -337,14 +338,14 @@ def _grade_numbers(
     *,
     by_moves: bool,
 ) -> _Grades:
-    """Compare real numbers of the model with those of the algorithm's counterfactual; close ones
-    count as equal.
+    """Grade real numbers of the model: compare them with those of the algorithm after its variable
+    is set. Close ones count as equal.
 
     Args:
         patched, plain: the model's numbers with and without the intervention, ``[episode, round,
             number]``.
-        before, goal: the algorithm's numbers without and with the variable set, ``[episode, round,
-            number]``.
+        before, goal: the algorithm's numbers before and after its variable is set, ``[episode,
+            round, number]``.
         by_moves: whether to compare the model's change with the algorithm's change. An error of up
             to half of the algorithm's change is then accepted. This is for decoded numbers and for
             learned models, which are not exactly the algorithm's. False accepts an error of 1e-6.
@@ -386,18 +387,19 @@ def compare_outcomes(
     counterfactual: tuple[Values, Values],
     **settings: Any,
 ) -> InterchangeResult:
-    """Make the edits that should set one variable in the model, and compare the model's outcome
-    with the algorithm's after its variable was set.
+    """Set one variable in the model by edits, and compare the model's outcome with the algorithm's
+    outcome after its variable is set.
 
     Args:
         model: the model.
         base: the model's rollout, in which the edits are made.
-        edits: name of the variable -> its edits, which are made together; one entry.
+        edits: a mapping with one entry: key of the variable -> the edits that set it, which are
+            made together.
         rounds: indices of the edited rounds.
-        outcome: which of the model's numbers are compared, "prediction" or "state".
+        outcome: the compared outcome, "prediction" or "state".
         algorithm: the algorithm.
-        counterfactual: two mappings key -> values ``[episode, round, ...]``: the algorithm's
-            variables in these rounds, and its variables after this one was set.
+        counterfactual: the algorithm's variables in these rounds, before and after the variable is
+            set: two mappings key -> values ``[episode, round, ...]``.
         **settings: further settings to record in the result.
     """
     is_state, layout = outcome.key == "state", model.layout
@@ -612,7 +614,8 @@ class Claim:
         Args:
             model: the model.
             variable: key of the variable.
-            outcome: "prediction" or "state".
+            outcome: what must change if the state is replaced: the model's "prediction", or the
+                decoded "state" that the round writes.
         """
         sites = ["latent"]
         if len(model.channels) > 1:
@@ -712,8 +715,8 @@ def carriers(
 
 
 def _is_plain_vector(place: Place) -> bool:
-    """Return whether a place is a whole vector, not a subspace, for which a random direction could
-    be a control.
+    """Return whether a place is a whole vector: not a subspace, nor inside a head. Its control is a
+    random direction.
     """
     return place.basis is None and place.site.kind.axes in VECTOR_AXES
 

@@ -368,7 +368,7 @@ class MediationResult(Result):
         """Return a share of the effect with its interval over episodes; NaN if there is no effect.
 
         Args:
-            parts: numerators of the share, ``[mediator, episode]``.
+            parts: :attr:`lost` or :attr:`brought`, the numerator of the share.
             mediator: name of the mediator.
         """
         require_known("mediator", mediator, self.mediators, limit=40)
@@ -476,17 +476,16 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
 class Split:
     """Settings of :func:`mediate`: which shares to measure, and with how many controls.
 
-    The control of a mediator is the same measurement for random other sites of its component (kind
-    of activation). A model that is not a transformer may have no other site of this component.
-    Sites of any component are then drawn, and :attr:`MediationResult.settings` names the mediator
-    under the key "random_of_any_point".
+    The control of a mediator has the same shares for other sites, which are drawn at random among
+    those of its component (kind of activation). If a model that is not a transformer has no other
+    site of this component, sites of any component are drawn. The mediators for which this was so
+    are listed in ``settings["random_of_any_point"]`` of the result.
 
     Attributes:
         each: True to measure each mediator alone as well as all of them together; False to measure
             only all of them together, which is less work.
-        n_random: number of random draws for the control; 0 for no control. Each draw has as many
-            sites as the entry that it controls: one for a single mediator, one per mediator for all
-            together.
+        n_random: number of random draws for the control; 0 for no control. A draw has one site
+            for a single mediator, and one per mediator for all of them together.
         seed: seed of the draws and of the bootstrap.
     """
 

@@ -76,8 +76,8 @@ class Writer:
         decoder: decoder from the activation to the concatenated elements of all variables.
         control_direction: only for a control (:meth:`placebo`): unit vector ``[row, width]`` along
             which the activation is changed instead, by the same length. Otherwise None.
-        is_used: True for the numbers of the activation that may be changed, False for those that
-            are only padding, ``[row, width]``; None if there is no padding.
+        is_used: False for entries of the activation that must not be changed, such as padding,
+            ``[row, width]``; None if there are none.
     """
 
     site: Site
@@ -107,7 +107,8 @@ class Writer:
             run: its rollout.
             values: an algorithm's variables in the same episodes: key -> values ``[episode, round,
                 ...]``, as ``algorithm.run(episodes)`` returns them.
-            keys: keys of the variables, which are decoded together.
+            keys: keys of the variables. One decoder reads all of them, so that each can be changed
+                while the others stay equal.
             sites: the site of the activation. "latent" is the state that the round reads;
                 "latent@h+c" or ["latent@h", "latent@c"] are some of its channels (named parts).
                 Other possible sites are those of a transformer's residual stream, or hook points of
@@ -557,7 +558,8 @@ class Transition:
     def _sum_squares(
         self, algorithm: Algorithm
     ) -> tuple[Float[np.ndarray, "episode round"], Float[np.ndarray, "episode round"]]:
-        """Return sums of squares over state variables, for the R2 of the decoded steps.
+        """Return the sums of squares from which the R2 of the model's steps is computed. Each is
+        summed over all elements of all variables.
 
         Args:
             algorithm: the algorithm whose step from the decoded state is the target.

@@ -106,8 +106,8 @@ class Pair:
         return slice(self.round, self.read_round + 1)
 
     def readout(self, run: Rollout) -> Readout:
-        """Return what metrics read from a run on the same episodes: predictions from :attr:`round`
-        to :attr:`read_round`, and the carried state after :attr:`read_round`.
+        """Return what metrics read from ``run``: its predictions from :attr:`round` to
+        :attr:`read_round`, and its carried state after :attr:`read_round`.
         """
         predictions = run.predictions[:, self._measured_rounds]
         return Readout(predictions, run.latents[:, self.read_round + 1])
@@ -270,9 +270,9 @@ def warn_about_mismatch(pair: Pair) -> None:
     )
 
 
-def _list_inputs(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
-    """Return the tokens and values that were fed to the first ``n`` episodes of a run, as numbers
-    ``[episode, round, number]``.
+def _list_inputs(run: Rollout, n: int) -> Float[Tensor, "episode round number"]:
+    """Return the inputs of the first ``n`` episodes of a run as floats, ``[episode, round,
+    number]``. The tokens of a round come before its values.
     """
     return torch.cat([run.tokens[:n].double(), run.values[:n]], -1)
 
@@ -353,23 +353,23 @@ class Metric:
 
 
 def _get_last_prediction(readout: Readout, pair: Pair) -> Tensor:
-    """Return the prediction of ``readout`` in the round that the pair reads, ``[*cell, episode,
-    ...]``.
+    """Return the prediction of ``readout`` in round ``pair.read_round``,
+    ``[*cell, episode, ...]``.
     """
     round_axis = -1 - pair.layout.prediction_axes  # before the axes of the prediction itself
     return readout.predictions.select(round_axis, -1)
 
 
 def _compute_probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return the predicted distribution of ``readout`` over outcomes, in the round that the pair
-    reads.
+    """Return the distribution over outcomes that ``readout`` predicts in round ``pair.read_round``,
+    ``[*cell, episode, outcome]``.
     """
     return pair.layout.distribution(_get_last_prediction(readout, pair))
 
 
 def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Return the log-probabilities of ``readout`` over outcomes, in the round that the pair reads,
-    clipped at log 1e-6.
+    """Return the log-probabilities of outcomes that ``readout`` predicts in round
+    ``pair.read_round``, ``[*cell, episode, outcome]``, clipped at log 1e-6.
     """
     return _compute_probabilities(readout, pair).clamp_min(CLIP).log()
 
@@ -417,15 +417,15 @@ def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _sum_losses(readout: Readout, pair: Pair) -> Tensor:
-    """Return the summed loss of the predictions of ``readout``, ``[*cell, episode]``: over the
-    rounds from the changed round to the read one, with the labels of the pair's clean episodes.
+    """Return the loss of ``readout``, summed over the rounds ``pair.round`` to ``pair.read_round``,
+    ``[*cell, episode]``. The labels are those of the clean episodes.
     """
     return pair.losses(readout.predictions).sum(-1)
 
 
 def _get_predicted_number(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
-    """Return the real number that ``readout`` predicts (the mean of the predicted distribution) in
-    the round that the pair reads.
+    """Return the real number that ``readout`` predicts in round ``pair.read_round``, the mean of
+    the predicted distribution, ``[*cell, episode]``.
     """
     return pair.layout.choose(_get_last_prediction(readout, pair))
 
@@ -465,8 +465,11 @@ def _compare_choices(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    """Return how far the real number that ``readout`` predicts lies from the corrupted run's number
-    towards the clean run's, ``[*cell, episode]``: negative if it lies on the other side.
+    """Return how far ``readout`` moves from the corrupted run's predicted number towards the clean
+    run's, ``[*cell, episode]``.
+
+    If the corrupted run predicts 1 and the clean run 3, a prediction of 2.5 gives 1.5, and 0 gives
+    -1.
     """
     corrupted = _get_predicted_number(pair.corrupted_readout, pair)
     clean = _get_predicted_number(pair.clean_readout, pair)

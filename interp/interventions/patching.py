@@ -137,7 +137,8 @@ class PatchingResult(Result):
 
     @property
     def gap(self) -> float:
-        """Mean of the metric in the source run minus its mean in the base run, over all episodes.
+        """Mean of the metric in the source run minus its mean in the base run. Episodes of one
+        participant are averaged first.
         :meth:`fractions` divides effects by this number. If the model did not run a site in some
         episodes, the effect of this site is divided by the mean difference in the other episodes.
         """
@@ -179,10 +180,11 @@ class PatchingResult(Result):
         return sort_by_size(pd.concat(frames).sort_index())
 
     def _split_by_counted_episodes(self) -> Iterator[tuple[Tensor, PatchingResult]]:
-        """Divide the sites into those that are counted in the same episodes.
+        """Divide the sites into groups: those of one group are counted in the same episodes.
 
         Yields:
-            A Boolean mask of such sites, and the result with only these sites and episodes.
+            For each group, a Boolean mask of its sites, and the result with only its sites and
+            episodes.
         """
         is_counted = ~self.values.isnan()  # [site, episode]
         for episodes in is_counted.unique(dim=0):
@@ -191,7 +193,7 @@ class PatchingResult(Result):
 
     def _average_by_site(self) -> tuple[Float[Tensor, " site"], Float[Tensor, " site"]]:
         """Return the mean effect of each site, and the mean difference between source and base over
-        the same episodes. Both are means over participants, as in the table.
+        the same episodes. Episodes of one participant are averaged first.
         """
         effects = self.base.new_full([len(self.sites)], torch.nan)
         gaps = effects.clone()
@@ -589,8 +591,8 @@ def patch_pair(
     base, source = _find_sides(pair, direction)
 
     def read(outputs: Outputs) -> Float[Tensor, "site episode 1 1"]:
-        """Return the metric of the patched runs, ``[site, episode, pair, outcome]``: one pair of
-        rounds and one outcome.
+        """Return the metric of the patched runs, ``[site, episode, 1, 1]``. The last two axes are
+        the pairs (round patched, round read) and the outcomes, of which there is one each.
         """
         # Index 0: the only edited round, and of carried states the only round that is read.
         predictions = outputs.predictions[:, :, 0]  # [site, episode, rounds since the edit, ...]

@@ -124,9 +124,9 @@ class RoundPatcher:
             cells: the sites to patch; a cell is one patch, at one site.
 
         Yields:
-            Results of some patches: ``cells``, their indices in the argument; ``predictions`` in
-            the patched round, ``[cell * episode, ...]``; and ``latents``, the carried state after
-            it, ``[cell * episode, latent, d_model]``.
+            Results of one batch of patches. ``cells`` has their indices in the argument ``cells``.
+            ``predictions`` are those of the patched round, ``[cell * episode, ...]``. ``latents``
+            is the carried state after this round, ``[cell * episode, latent, d_model]``.
         """
         run, round, model, layout = self.run, self.round, self.model, self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))
@@ -174,8 +174,8 @@ class RoundPatcher:
         return self.transformer is not None and cell.position in self.run.layout.labels
 
     def _find_start(self, cell: Site) -> int:
-        """Return the index of the first position that a patch of the site changes; 0 for all
-        positions together.
+        """Return the index of the first position that a patch changes: that of the site, or 0 if
+        the site is all positions together.
         """
         if not self._has_position(cell):
             return 0
@@ -256,9 +256,9 @@ class RoundPatcher:
             starts: first position that each cell changes.
 
         Returns:
-            The residual stream after the last layer, ``[cell * episode, pos, d_model]``, at the
-            last positions before :attr:`end`, from that of the prediction on or an earlier one; and
-            the order in which cells joined the batch, as indices in ``patches``.
+            The residual stream after the last layer, ``[cell * episode, pos, d_model]``, and the
+            order in which cells joined the batch, as indices in ``patches``. The axis ``pos`` has
+            the last positions before :attr:`end`, at least from the prediction's position on.
         """
         cells, end = patches.cells, self.end
         predict_position = self.run.layout.predict_position
@@ -395,8 +395,8 @@ def _pack_groups(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
 
 
 class _Patches:
-    """Hooks that patch one site per cell, for a batch of patched copies ("cells") of a round,
-    ``[cell * episode, ...]``.
+    """Hooks for a batch of patched copies of a round, ``[cell * episode, ...]``. A *cell* is one
+    patch, at one site; it has a copy of the round in every episode.
 
     Args:
         cells: the site of each cell.
@@ -423,8 +423,11 @@ class _Patches:
         return _Patches([self.cells[i] for i in chosen], self.source, self.layout)
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
-        """Return one hook per hook point, for a forward pass over a ``window`` (start, end) of
-        positions, or over all if it is None. :attr:`counter` counts how often each is called.
+        """Return one hook for each hook point with a patched site. :attr:`counter` counts the calls
+        of each hook.
+
+        Args:
+            window: the positions that the forward pass runs, as (start, end); None for all.
         """
         hooks = [(name, partial(self.write, name, window)) for name in self.masks]
         self.counter = FiringCounter(hooks)

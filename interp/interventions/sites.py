@@ -132,11 +132,11 @@ class Site:
     kind: Component = field(default=_LOOK_UP_KIND, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Look the component up, replace an alias by its key, and check that the component has the
-        named layer, head and position.
+        """Replace an alias of the component by its key, and check that the component has the named
+        layer, head and position.
 
-        ``kind`` is passed for components of one model, such as the hook points of an adapted model,
-        which are not among those of every transformer.
+        The description of the component (``kind``) is looked up, unless it was passed. It must be
+        passed for a component that only one model has, such as a hook point of an adapted model.
         """
         if self.kind is _LOOK_UP_KIND:
             kind = component(check_type("component", self.component, str))
@@ -510,9 +510,9 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
     """Return ``new`` with infinity in all entries that are NaN both there and in ``activation``.
 
     A looped model runs a variable number of iterations ("cycles") per round. Activations of
-    iterations that were not run are NaN, and cannot be edited: the model predicts NaN where it
-    finds another value in place of NaN. The new value is NaN as well if it comes from a run without
-    this iteration. NaN in place of NaN would look like no edit, so infinity is written instead.
+    iterations that it did not run are NaN, and cannot be edited: if a number replaces such a NaN,
+    the model predicts NaN. A NaN, from another run without this iteration, would look like no edit,
+    so infinity is written instead.
 
     Args:
         new: values to write.
@@ -524,10 +524,8 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """Return a copy of an activation with new values at a site.
 
-    An activation that is NaN was not computed: it is of an iteration that a looped model (with a
-    variable number of iterations per round) did not run. It cannot be edited, and the model
-    predicts NaN where it finds another value in its place. A new value that is NaN as well would
-    look like no edit; it is replaced by infinity (:func:`mark_absent`).
+    Where the activation is NaN, it belongs to an iteration that a looped model did not run, and
+    cannot be edited: the model predicts NaN if another value is written (:func:`mark_absent`).
 
     Args:
         activation: activation at the site's hook, ``[batch, ...]``.

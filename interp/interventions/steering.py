@@ -59,11 +59,11 @@ def has_state_direction(model: Machine) -> bool:
 
 
 def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
-    """Return the matrix ``[number, d_model]`` that reads each latent's part of the state from the
-    latent in a handwired transformer; refuse any other model.
+    """Return the matrix ``[number, d_model]`` with which a handwired transformer reads numbers of
+    the algorithm's state from each latent (vector of the carried state).
 
-    Its pseudo-inverse writes a state, so models that read their state in another way (a method
-    ``read_state`` without such a matrix) are refused, too.
+    Refuse every model without such a matrix, since its pseudo-inverse is what writes a state:
+    learned models, and handwired ones that read their state in another way.
     """
     name = model.name
     require(
@@ -238,7 +238,8 @@ def _tabulate(
 
     Returns:
         A table with the mean of each curve and its 95 % interval (columns ``NAME``, ``NAME_low``,
-        ``NAME_high``), errors, and the scores that :class:`_SteeringResult` defines.
+        ``NAME_high``), absolute differences from the algorithm (``mean_error``, ``max_error``), and
+        the scores that :class:`_SteeringResult` defines.
     """
     mean_random = random.mean(1)  # over directions, [dose, episode]
     difference = model - algorithm
@@ -562,7 +563,7 @@ def _draw_directions(
     ``direction`` is 0, and in padding.
 
     Args:
-        model: the model, which determines which numbers of the carried state are padding.
+        model: the model, which determines which entries of the carried state are padding.
         direction: the direction, ``[row, width]``.
         n: number of random directions.
         seed: seed of the draw.

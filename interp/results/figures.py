@@ -96,11 +96,11 @@ def trajectories(
 
 
 def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
-    """Choose a colour for each series of :func:`trajectories`; return
+    """Choose colours for the series (entries of the state) that :func:`trajectories` draws. Return
     {index of the series: colour}.
 
-    If there are more series than colours, only the series with the largest standard deviation over
-    time get a colour.
+    If there are more series than colours, only those with the largest standard deviation over time
+    get a colour.
 
     Args:
         reference: the algorithm's state, ``[step, series]``.
@@ -320,7 +320,8 @@ def describe_curves(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     curves.
 
     Args:
-        frame: the table of the curves, as in :func:`curves`.
+        frame: table with one row per algorithm and point of its curve, with columns ``algorithm``,
+            ``mean`` (the height of the curve), the one that ``x`` names, and optionally ``name``.
         what: name of the plotted quantity, in words.
         x: name of the column for the horizontal axis.
 

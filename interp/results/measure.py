@@ -228,7 +228,7 @@ class Measure:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the claim: "yes", "no", "undecided" or "not applicable"."""
+        """The verdict on :attr:`claim`: "yes", "no", "undecided" or "not applicable"."""
         verdict, _ = self._verdict_and_reason
         return verdict
 
@@ -476,7 +476,7 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         words: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> Measure:
-        """Return the measure of one claim of the table, as :func:`claims` describes it."""
+        """Make the measure of the claim ``key`` from its fixed fields and the arguments."""
         fields_of_claim = fixed_fields[key]
         # Without a number, a measure has no threshold and no phrases.
         if "lacking" in changes:
@@ -800,9 +800,9 @@ class Scores(Result):
         return f"Scores({', '.join(texts[:_MOST_NUMBERS])})"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per number. The columns are the parts of its key (named by
-        ``by``), ``estimate``, ``low`` and ``high`` (the number and its interval), and those of
-        ``beside``.
+        """Return a table with one row per number. Its columns are those that :attr:`by` names (the
+        parts of the number's key), ``estimate``, ``low`` and ``high`` (the number and its
+        interval), and those that :attr:`beside` adds.
         """
         import pandas as pd
 

@@ -96,8 +96,8 @@ def choose_line_styles(keys: Iterable[str]) -> dict[str, Look]:
 
 
 def _list_free_pairs(taken: Collection[str]) -> list[str]:
-    """List the pairs "hue dash" that are not in ``taken``, dash by dash. For each dash, hues that
-    are not in ``taken`` come first.
+    """List the pairs of hue and dash, such as "blue solid", that are not in ``taken``. They are
+    ordered by dash; of one dash, pairs with a hue that no pair in ``taken`` has come first.
     """
     used_hues = {pair.split()[0] for pair in taken}
     hues = sorted(LIGHT, key=lambda hue: hue in used_hues)  # a stable sort: unused hues first

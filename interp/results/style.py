@@ -104,12 +104,13 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
 
 
 def _find_least_share(body: str) -> float:
-    """Return how far a picture may shrink, as a share of its width, until its smallest text is 9.2
-    pixels high; 0 for a picture without text, and at most 1.3.
+    """Return the smallest scale of a picture, compared with its size as drawn, at which its
+    smallest text is 9.2 pixels high. It is above 1 if the text is drawn smaller than this, and at
+    most 1.3. A picture without text has 0.
 
     Args:
-        body: the picture as SVG. Its font sizes are in points, of which 72 are an inch, like 96
-            pixels; "px" in the SVG stands for points.
+        body: the picture as SVG. The numbers of its font sizes are points (72 to an inch), although
+            the SVG writes "px"; a pixel is 1/96 inch.
     """
     sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
     if not sizes:

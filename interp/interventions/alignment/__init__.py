@@ -108,8 +108,8 @@ class AlignmentResult(Result):
         rank: number of dimensions of the subspace.
         hits: condition -> for each scored pair, True if the model's choice is the counterfactual
             (for "arbitrary labels", the random outcome), ``[episode, pair]``.
-        train_accuracy: condition -> share of hits among the informative pairs that it was trained
-            on; NaN for controls that are not trained.
+        train_accuracy: condition -> share of hits among the informative pairs on which its subspace
+            was trained; NaN for controls that are not trained.
         informative: True for informative pairs, ``[episode, pair]``.
         decided: True for pairs in which the algorithm's choice is clear, ``[episode, pair]``. The
             others are tied: a tiny change of the variable would change the choice. They are not

@@ -325,8 +325,8 @@ def _find_normals(
         step: size of the shifts.
 
     Returns:
-        The normals of those pairs for which the shifted lines cross the boundary nearby, of any
-        length.
+        One normal for each pair, not scaled to length 1. Pairs are left out if one of the shifted
+        lines does not cross the boundary nearby.
     """
     shape = source_value.shape
     n_pairs = len(source_value)
@@ -413,7 +413,7 @@ class RoundsWithSite:
     Attributes:
         base, source: activations at the site in base and source, ``[row, width]``. If the site is
             several latents (vectors of the carried state), they are concatenated.
-        is_used: False for numbers of the activation that are only padding, ``[width]``.
+        is_used: False for entries of the activation that are only padding, ``[width]``.
         gives_probabilities: whether the model outputs probabilities, not logits.
         may_lack_gradient: whether the prediction may have no gradient by the activation.
     """
@@ -443,7 +443,7 @@ class RoundsWithSite:
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
         """Draw an orthonormal basis of a random subspace of the activation, for the control,
-        ``[width, rank]``. It is 0 for numbers that are only padding.
+        ``[width, rank]``. It is 0 in padding.
 
         Args:
             rank: number of dimensions.
@@ -603,7 +603,7 @@ class _RoundsFromSite(RoundsWithSite):
 
     def run_all_pairs(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """Run the base rounds of all pairs with the activation at the site changed, without
-        gradients. Equal rows are run once.
+        gradients. Pairs with the same base round and the same new activation are run once.
 
         Args:
             intervention: function from the base's and the source's activation to the new
@@ -781,7 +781,9 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
 def _draw_subspace(
     span: Float[Tensor, "d_model direction"], rank: int, seed: int
 ) -> LearnedSubspace:
-    """Draw a random subspace of the space that the columns of ``span`` span, in their coordinates.
+    """Draw a random subspace of the space that ``span`` spans. Its basis has one coordinate for
+    each direction of ``span``, so ``span @ subspace.basis`` is the basis in the space of
+    activations.
 
     Args:
         span: orthonormal directions, as columns.
