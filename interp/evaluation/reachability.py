@@ -122,8 +122,8 @@ def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 def score_decoded_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
-    """Decode a set of nodes from a model's latents, and compute the share of episodes in which this
-    set is exactly the set that breadth-first search has reached before the round.
+    """Decode a set of nodes from the latents that each round reads. Compute the share of episodes in
+    which it equals the set that breadth-first search has reached before the round.
 
     Args:
         model: the model.

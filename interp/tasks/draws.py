@@ -15,8 +15,8 @@ def draw_by_number(seed: int | Sequence[int], numbers: NDArray[Any], n_draws: in
     """Draw uniform numbers in [0, 1) for each episode, ``[episode, draw]``. They depend only on the
     seed and the number of the episode, and not on the other episodes.
 
-    Row i of ``np.random.default_rng(seed).random((..., n_draws))`` is that of the episode with
-    number i. Rows in between are skipped, so that large numbers take no memory.
+    The episode with number i gets row i of ``np.random.default_rng(seed).random((n, n_draws))``, for
+    any n > i. Rows that no episode needs are skipped, so that large numbers take no memory.
 
     Args:
         seed: the seed.

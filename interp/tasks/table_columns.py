@@ -103,7 +103,8 @@ def choose_columns(
             a role is not a key, or its value is None, the user named no column for it.
         optional: roles that get a column only if the user names one.
         lists: roles that may have several columns. If the user names none, all columns whose names
-            are usual spellings of the role are taken.
+            are usual spellings of the role are taken; for "reward", only one column, or a column of
+            gains and one of losses.
 
     Returns:
         The columns of the table by their roles.
@@ -145,8 +146,8 @@ def _check_named_columns(
     all_roles: Sequence[str],
     named: Mapping[str, str | Sequence[str] | None],
 ) -> dict[str, tuple[str, ...]]:
-    """Check the columns that the user named, and return their names by role; an empty tuple for a
-    role whose value is None.
+    """Check the columns that the user named, and return their names by role: an empty tuple for a
+    role whose value is None, and ("none",) if the user says that no column has the role.
 
     Args:
         table: the table.
@@ -205,8 +206,9 @@ def _guess_columns(
     Args:
         table: the table.
         role: the role.
-        takes_all: True to return all matching columns, False for the one with the most usual
-            spelling.
+        takes_all: True to return all matching columns, as is always done for "session"; False for
+            the one with the most usual spelling. For "reward" it has no effect: if no column
+            matches, a column of gains and one of losses are returned together.
         used: names of the columns that have a role already.
     """
     unused_names = [name for name in table.names if name not in used]

@@ -382,7 +382,8 @@ class TrialTable:
         Raises:
             InputError: labels differ only in spelling, and the option ``lookalikes`` is not set; or
                 a label looks like the code of a missed trial, and the option ``missed`` is not
-                "none"; or there are fewer than two labels, or more than the options allow.
+                "none"; or labels look like measurements, and ``most_arms`` is not set; or there are
+                fewer than two labels, or more than the options allow.
         """
         names = [str(name) for frame in frames for name in frame.columns]
         place = f"{' and '.join(names)} of {self.file}"
@@ -446,8 +447,8 @@ class TrialTable:
             )
 
     def _refuse_many(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
-        """Raise InputError if labels look like measurements, or are more than the option
-        ``most_arms`` allows.
+        """Raise InputError if there are more labels than the option ``most_arms`` allows or, without
+        this option, more than 20, or if they look like measurements.
 
         Args:
             place: columns and file of the labels, for the error message.
@@ -976,7 +977,7 @@ def suspicious_label(counts: Mapping[str, int]) -> str | None:
 
     These labels look like codes:
 
-    - words such as "timeout" and numbers such as -99;
+    - words such as "timeout", numbers such as -99, and labels without a letter or digit, such as --;
     - words, if there are at least twice as many numbers among the labels; and numbers, if there are
       at least twice as many words;
     - among at least three labels, a number that does not fit into the sequence of the other labels.

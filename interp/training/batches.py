@@ -105,8 +105,8 @@ class EpisodeSource:
     """
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
-        """Look up the task with its goal, and list the bounds of the sizes of an episode (such as
-        the number of experts) in the order in which they are drawn.
+        """Look up the task and its goal. List the bounds of the sizes of an episode, such as the
+        number of experts, in the order in which sizes are drawn.
         """
         self.config = config
         self.layout = layout
@@ -155,12 +155,12 @@ class EpisodeSource:
     def _draw_from_dataset(
         self, rng: np.random.Generator, n_episodes: int, stage: Stage
     ) -> Episodes:
-        """Draw episodes from one batch of the fixed data set, with sizes that the stage allows, and
-        cut them to the stage's number of rounds.
+        """Draw a batch of the fixed data set whose sizes the stage allows, draw episodes from it, and
+        cut them to the stage's number of rounds. Episodes occur twice only if there are too few.
 
         Args:
             rng: the random generator of the step.
-            n_episodes: number of episodes.
+            n_episodes: number of episodes to draw.
             stage: stage of the curriculum, which bounds the sizes.
         """
         allowed_batches = self._dataset
@@ -333,8 +333,8 @@ class RoundsLoss(nn.Module):
     def _forward_round(
         self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout
     ) -> tuple[Tensor, Tensor]:
-        """Run one round of a transformer. If rounds contain the model's choice, write it into the
-        tokens half-way.
+        """Run one round of a transformer. If the round contains the model's own choice, stop at the
+        prediction, write the choice into the tokens, and run the rest.
 
         Args:
             tokens: tokens of the round, ``[episode, pos]``.

@@ -331,9 +331,9 @@ class TrainingConfig:
     def _check_annealing(self) -> None:
         """Refuse ``anneal_latents`` unless training is certain to end with replaced latents.
 
-        It is refused if its two batches are out of order or beyond the end of the run, if the model
-        adds updates to its latents, or if stages may end early: training could then end before the
-        last of the two batches.
+        It is refused if its two batches are out of order or beyond the end of the run, or if the
+        model adds updates to its latents. It is also refused if stages may end early, because
+        training could then end before the last of the two batches.
         """
         require(
             self.latent_update == "replace" and not self.machine,

@@ -364,8 +364,8 @@ class TrainedRun:
         stage: index of the current stage of the curriculum; the number of stages if all are over.
         seconds: time spent on training, in seconds.
         metrics: table with one row per batch. Its columns are "step" (number of batches), "stage",
-            "loss" (of the batch), "seconds" (since the start of training) and, in rows with an
-            evaluation, the numbers that it computed, such as "excess".
+            "loss" (of the batch) and "seconds" (spent on training so far). Rows with an evaluation
+            also have the numbers that it computed, such as "excess".
         about: record of the run: its settings, hardware, versions and git revision at the start.
         evaluation: {name: value} of the numbers that the newest evaluation computed, such as
             "excess".

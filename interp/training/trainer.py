@@ -332,7 +332,9 @@ class TrainingLoop:
         return self.progress.stage >= len(self.config.curriculum)
 
     def _train_batch(self) -> dict[str, float]:
-        """Train on one batch, evaluate if it is time to, and return the metrics of this batch."""
+        """Train on one batch, and return its metrics. After every ``eval_every`` batches and at the
+        end of the run, evaluate the model, and end the stage if the evaluation says so.
+        """
         progress = self.progress
         started = time.perf_counter()
         loss = self.step()

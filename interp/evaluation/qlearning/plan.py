@@ -243,8 +243,8 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
     """Estimate the discount factor that a model's choices follow in MDPs of the regime "grid". For
-    each of several discounts, the share of choices that are greedy in a Q-table learned with it is
-    measured.
+    each of several discounts, learn a Q-table with this discount, and measure the share of choices
+    that are greedy in the table.
 
     Args:
         model: the model.

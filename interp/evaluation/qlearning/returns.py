@@ -49,8 +49,8 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
 
     Args:
         episodes: one batch of episodes, or several of different sizes.
-        n_rounds: number of first rounds over which rewards are summed, at most the number that every
-            batch has; 0 for all.
+        n_rounds: number of first rounds over which rewards are summed, at most that of the shortest
+            batch; 0 for all rounds of each batch.
         seed: seed of the bootstrap.
 
     Returns:

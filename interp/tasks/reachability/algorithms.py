@@ -400,7 +400,7 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     visited last. If this node has no children, the round visits a random child of the root.
 
     Args:
-        seed: seed of the walk's random choices, which are drawn by the episode's number.
+        seed: seed of the walk's random choices, which also depend on the episode's number.
         spread: share of the predicted probability that is divided evenly among all reached nodes,
             in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
             reached, each of them gets half of the rest.

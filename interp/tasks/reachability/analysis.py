@@ -140,9 +140,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
     """Return pairs (variable of the algorithm, activation site) such as ``("prediction",
-    "resid_post[1]@p?")``, for distributed alignment search: it fits the subspace of the
-    site's activations that holds the variable. This example's site is the residual stream after
-    block 1, at position ``p?`` of the round.
+    "resid_post[1]@p?")``, for distributed alignment search. The search fits the subspace of the site's
+    activations that holds the variable. This example's site is the residual stream after block 1,
+    at position ``p?`` of the round.
 
     The last pair is a control: its site cannot hold its variable.
 

@@ -125,9 +125,8 @@ def _copy_what_matches(attn: Attention) -> None:
 
 def _start_matching(model: HookedLatentTransformer) -> None:
     """Set the weights for the start "matching" (a choice of initial weights): heads match similar
-    content and copy it. MLPs start small, so that their random outputs do not drown the copies.
-
-    The model plays the task of reachability in graphs, in which it predicts a node.
+    content and copy it. MLPs start small, so that their random outputs do not drown the copies. The
+    unembedding of a node is its token embedding.
     """
     for block in model.blocks:
         for head in (*block.attn.W_Q, *block.attn.W_V):  # each [d_model, d_head]
@@ -155,9 +154,11 @@ def _get_write_weights(model: HookedLatentTransformer) -> Tensor:
 
 
 def _start_factored(model: HookedLatentTransformer) -> None:
-    """Set the position embeddings for the start "factored" (a choice of initial weights): each is
-    the sum of a vector for the position's group (an edge, the question or the root) and a smaller
-    vector for its role.
+    """Set the position embeddings for the start "factored" (a choice of initial weights).
+
+    Each is the sum of two vectors: one for the position's group (an edge, the question or the root),
+    and a smaller one for its role, such as "source". The latent's position gets the sum of the
+    vectors of the root and of the question.
     """
     generator = torch.Generator().manual_seed(0)
     codes: dict[str, Tensor] = {}  # name of a role or a group -> its vector
