@@ -972,7 +972,7 @@ def variable_table(
     of :class:`Variable`: symbol, meaning, units, role, parents (separated by blanks), outputs (a
     template for :func:`number_elements`) and noun. A further column, ``classes``, is empty for real
     numbers; for a class variable it has a word, such as "binary". A row named ``ALGORITHM.KEY``
-    replaces the row ``KEY`` for the algorithm with this key.
+    replaces the row ``KEY`` for the algorithm with the key ``ALGORITHM``.
 
     Args:
         path: the file.

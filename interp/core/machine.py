@@ -44,7 +44,9 @@ class Channel:
     grows: int = 0
 
     def __post_init__(self) -> None:
-        """Check the name and the sizes. Only a channel of rows can grow, by appended rows."""
+        """Refuse a name that is no identifier, an empty shape, sizes below 1, and ``grows`` above the
+        number of rows in ``shape``. A vector has no rows, so it cannot grow.
+        """
         name, shape = self.name, self.shape
         has_sizes = len(shape) > 0 and min(shape) >= 1
         require(

@@ -51,8 +51,8 @@ class RecordedSource:
     """
 
     def __init__(self, episodes: Any, sizes: Mapping[str, int]) -> None:
-        """Number the participants and count the rounds, by which batches are drawn later. Without
-        participants, every episode counts as one.
+        """Give each participant an integer, and count the rounds that took place in each episode.
+        Episodes without participants count as one participant each.
         """
         self.kind = "participants"
         if episodes.participants is None:
@@ -121,16 +121,16 @@ class RecordedSource:
         seed: int = 0,
         **sizes: Any,
     ) -> Any:
-        """Draw a batch of recorded episodes of some participants, without replacement. The participants
-        are all of them, or one of the two halves into which they are divided.
+        """Draw a batch of recorded episodes, without replacement.
 
-        As many participants as possible are in the batch. It is smaller than ``n_episodes`` if too
-        few episodes were recorded.
+        The batch has as many different participants as possible. It has fewer than ``n_episodes``
+        episodes if too few were recorded.
 
         Args:
-            drawn_from: numbers of the participants to draw from.
+            drawn_from: integers that stand for the participants to draw from: those of one half, or
+                all.
             n_episodes: number of episodes.
-            n_rounds: number of rounds of each episode, at most :attr:`n_rounds`.
+            n_rounds: number of rounds of each episode; :attr:`n_rounds` if that is less.
             regime: empty, or the regime of the recorded episodes.
             seed: seed of the choice of episodes.
             sizes: sizes such as ``n_arms``, which must equal those of the recorded episodes.

@@ -103,7 +103,9 @@ class Size:
 
 
 def _require_word(what: str, word: str) -> None:
-    """Raise InputError if a size's name or option, which ``what`` says, is no single word."""
+    """Raise InputError if ``word`` is no single word. It is the "name" or the "option" of a size, as
+    ``what`` says.
+    """
     is_name = word.isidentifier() and not keyword.iskeyword(word)
     require(
         is_name and not word.startswith("_"),
@@ -127,9 +129,9 @@ class Corruption:
             state that this round reads.
         possible: True if the task's sampler could have produced the corrupted episodes. It could
             not, for example, if something that all rounds share is changed in one round.
-        each: function of episodes that lists the single inputs that can be corrupted, as a
-            dictionary: name of the input in tables -> the options with which ``build`` corrupts
-            this input only. For the advice of two experts it returns ``{"p_1": {"expert": "p_1"},
+        each: function of episodes that returns a dictionary with an entry for each input that can be
+            corrupted by itself: its name in tables -> the options with which ``build`` corrupts this
+            input only. For the advice of two experts it returns ``{"p_1": {"expert": "p_1"},
             "p_2": {"expert": "p_2"}}``. By default there is one nameless input, without options.
     """
 
@@ -197,7 +199,7 @@ def check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.boo
 
 
 def _describe_bounds(low: float, high: float) -> str:
-    """Return the allowed numbers in words, such as " from 0 to 1" or " >= 0"; "" if all are."""
+    """Return the allowed numbers in words, such as " from 0 to 1" or " >= 0"; "" without bounds."""
     if high < np.inf:
         return f" from {low} to {high}"
     return f" >= {low}" if low > -np.inf else ""
@@ -437,7 +439,9 @@ class BaseEpisodes:
         return replace(self, **arrays)
 
     def __repr__(self) -> str:
-        """Return the numbers of episodes, rounds and participants, and the sizes that there are."""
+        """Return a text with the numbers of episodes, rounds and participants, and with sizes, regime
+        and seed as far as these episodes have them.
+        """
         shortest, n_rounds = self.lengths.min(), self.counted.shape[1]
         rounds = n_rounds if shortest == n_rounds else f"{shortest} to {n_rounds}"
         parts = [f"{len(self)} episodes of {rounds} rounds"]
@@ -758,8 +762,8 @@ class Data:
     halves: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the numbers and the names of sizes. Functions of a user are wrapped, so that what
-        they raise becomes an InputError.
+        """Check ``rounds``, ``first_asked``, and that no two sizes have one name. Wrap functions that
+        a user wrote, so that an error in them becomes an InputError that names the field.
         """
         integer("rounds", self.rounds, 0)
         integer("first_asked", self.first_asked, 0)
@@ -1014,9 +1018,9 @@ class Task:
           one participant each.
         - No episode is repeated or generated. If too few are recorded, the batch is smaller, with a
           warning.
-        - Missed trials are dropped, and then all episodes are cut to one length. This is the number
-          of rounds that an analysis asks for, or less: a maximum that about nine in ten of the
-          recorded episodes reach. Episodes that are shorter are left out.
+        - Missed trials are dropped, and then all episodes are cut to the number of rounds that an
+          analysis asks for. The most that it gets is the length that about nine in ten of the
+          recorded episodes have. Shorter episodes are left out.
 
         Analyses that fit something use one half of the participants to fit and the other half to
         score (:meth:`for_half`).
@@ -1141,9 +1145,11 @@ class Task:
             return self.rivals()
         return self._index_families(self.algorithms.updates())
 
-    def _index_families(self, listed: Sequence[Family]) -> dict[str, Family]:
-        """Return families by key, and the family of an algorithm of the user's own as the last."""
-        families = index_by_key(listed, f"family of {self.key!r}")
+    def _index_families(self, task_families: Sequence[Family]) -> dict[str, Family]:
+        """Return a dictionary: key -> family. The last one is the family of the algorithm that was
+        passed to :meth:`with_hypothesis`, if any, unless a family of the task has its key.
+        """
+        families = index_by_key(task_families, f"family of {self.key!r}")
         own = self.algorithms.own
         if own is not None:
             families.setdefault(own.key, own)

@@ -75,8 +75,9 @@ class Starts(Result):
 
     @property
     def sentence(self) -> str:
-        """One sentence with the finding: the start's share of the variance in the last round, and
-        the number of final states per episode.
+        """One sentence about the last round: the share of the variance of state and prediction that
+        is due to the start, how often two starts lead to the same choice, and the number of
+        different final states per episode.
         """
         last = self.table.iloc[-1]
         n_attractors = self.attractors.max(0) + 1
@@ -104,13 +105,14 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
     Args:
         machine: a machine with a random initial state. The state that is measured is its first
             channel (named part of the carried state).
-        episodes: at least two episodes of its task, without missing rounds. Final states are the
-            same if they are far nearer to each other than those of two episodes.
+        episodes: at least two episodes of its task, without missing rounds.
         n_starts: number of initial states, with seeds 0, 1, ...
 
     Returns:
         For each round, the share of the variance of the state, and of the variance of the
         prediction, that is due to the initial state. Also which final states each episode reaches.
+        Two final states of an episode count as the same if their distance is at most 1 % of the
+        mean distance between final states of different episodes.
     """
     refuse_missing("starts", episodes)
     n_episodes = len(episodes)
@@ -203,8 +205,8 @@ def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -
 
 
 def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> NDArray[np.int_]:
-    """Group the final states of each episode that nearly coincide, and return the number of each
-    state's group, ``[start, episode]``.
+    """Sort the final states of each episode into groups of states that nearly coincide. Return the
+    index of each state's group, ``[start, episode]``.
     """
     # States are near relative to the mean distance between final states of different episodes:
     # here of each episode and the one before it, with the same start.

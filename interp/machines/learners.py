@@ -47,8 +47,9 @@ def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
 
 
 class _Learner(nn.Module):
-    """A core with input and output networks that reads a whole round, outcome included. The
-    prediction is computed from the core's state before the round and the round's question.
+    """A core, such as a GRU, with an input and an output network. The output network predicts from
+    the core's state before the round, and from what may be read before the prediction. The core
+    then reads the whole round, outcome included.
 
     Args:
         encoder: encodes a round as numbers.
@@ -58,7 +59,8 @@ class _Learner(nn.Module):
 
     def __init__(self, encoder: RoundEncoder, core: nn.Module, width: int) -> None:
         """Make the input network ``hear`` (whole round -> the core's input) and the output network
-        ``read`` (the core's state and the question -> one score per outcome).
+        ``read`` (the core's state, and what may be read before the prediction -> one score per
+        outcome).
         """
         super().__init__()
         # Saved checkpoints have these names in the names of their weights.
@@ -68,8 +70,9 @@ class _Learner(nn.Module):
 
 
 class _Reader(nn.Module):
-    """A core that reads each round as two inputs: first the question, then the whole round with its
-    outcome. The prediction is computed after the first input.
+    """A core, such as a Mamba, with input and output networks. In each round, the core first reads
+    what may be read before the prediction, and the prediction is computed from its output. The core
+    then reads the whole round, outcome included.
 
     Args:
         encoder: encodes a round as numbers.
@@ -78,8 +81,10 @@ class _Reader(nn.Module):
     """
 
     def __init__(self, encoder: RoundEncoder, core: nn.Module, width: int) -> None:
-        """Make the input networks ``ask`` (question) and ``hear`` (whole round), a learned vector
-        ``begin``, and the output network ``read`` (the core's output -> one score per outcome).
+        """Make the networks. Input networks are ``ask``, for what may be read before the prediction,
+        and ``hear``, for the whole round. The output network is ``read`` (the core's output -> one
+        score per outcome). The learned vector ``begin`` is the thought of the first round, which only
+        the kind "thoughts" reads.
         """
         super().__init__()
         self.ask = _two_layers(encoder.n_before, width)
@@ -160,8 +165,8 @@ def _make_loop(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) 
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
     def inject(module: Any, z: Tensor, encoded: Tensor) -> Tensor:
-        """Return the block's input: the state ``z``, plus a part of the round's encoded input
-        ``encoded``, so that all runs of the block together add it once.
+        """Return the block's input: the state ``z``, plus the encoded round divided by the number of
+        runs. All runs of the block together then add the encoded round once.
         """
         return z + encoded / _LOOP_CYCLES
 
@@ -178,15 +183,13 @@ def _make_loop(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) 
 
 
 def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
-    """Return the scores ``[batch, outcome]``, from the core's output after the question."""
+    """Return the scores ``[batch, outcome]``, from ``y``, the core's output at the prediction."""
     return cast(Tensor, module.read(y))
 
 
-def _embed_question_and_round(
-    module: Any, encoder: RoundEncoder, fed: EncodedRounds
-) -> list[Tensor]:
-    """Return the two inputs of a round, each ``[batch, width]``: its question, and the whole round
-    with its outcome.
+def _embed_two_parts(module: Any, encoder: RoundEncoder, fed: EncodedRounds) -> list[Tensor]:
+    """Return two inputs of the core for a round, each ``[batch, width]``: what may be read before the
+    prediction, and the whole round with its outcome.
 
     Args:
         module: the learner; its networks ``ask`` and ``hear`` compute the inputs.
@@ -197,8 +200,8 @@ def _embed_question_and_round(
 
 
 def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
-    """Make a learner with a Mamba of ``transformers`` as its core, which reads each round as two
-    inputs: the question, then the whole round with its outcome.
+    """Make a learner with a Mamba of ``transformers`` as its core. It reads each round as two inputs:
+    what may be read before the prediction, then the whole round with its outcome.
 
     Args:
         encoder: encodes a round as numbers.
@@ -216,11 +219,11 @@ def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int)
     del module.core.embeddings  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return a round's two inputs, the question and the whole round, ``[batch, 2, width]``."""
-        return torch.stack(_embed_question_and_round(module, encoder, fed), 1)
+        """Return the core's two inputs for a round, ``[batch, 2, width]``."""
+        return torch.stack(_embed_two_parts(module, encoder, fed), 1)
 
-    # The prediction is read after the question, which is input 0. The slot is the place of a
-    # carried vector among the inputs; a Mamba carries none there, so any number will do.
+    # The prediction is read after input 0. The slot is the place of a carried vector among the
+    # inputs; a Mamba carries none there, so any number will do.
     rounds = Embedded(embed_round, n_pos=2, at=0, slot=0)
     return state_space(module, encoder.layout, read=_read_core, embedded=rounds, check=False)
 
@@ -229,8 +232,8 @@ def _make_thoughts(
     encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int
 ) -> AdaptedMachine:
     """Make a learner with a GPT-2 of ``transformers`` as its core. It reads each round as three
-    inputs: the thought (the last hidden state of the round before), the question, and the whole
-    round with its outcome.
+    inputs: the thought (the last hidden state of the round before), what may be read before the
+    prediction, and the whole round with its outcome.
 
     Args:
         encoder: encodes a round as numbers.
@@ -257,20 +260,20 @@ def _make_thoughts(
     del module.core.wte  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return a round's three inputs, ``[batch, 3, width]``; from the second round on, the
-        carried thought takes the place of the first.
+        """Return the core's three inputs for a round, ``[batch, 3, width]``; from the second round
+        on, the carried thought takes the place of the first input.
         """
         # In place of the thought, which the first round lacks, a learned vector: begin is a linear
         # map of one number without bias, so of 1 it returns its weights.
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
-        return torch.stack([begin, *_embed_question_and_round(module, encoder, fed)], 1)
+        return torch.stack([begin, *_embed_two_parts(module, encoder, fed)], 1)
 
     return thoughts(
         module,
         encoder.layout,
         read=_read_core,
         core="core",
-        # The thought takes the place of input 0; the prediction is read after the question, input 1.
+        # The thought takes the place of input 0; the prediction is read after input 1.
         embedded=Embedded(embed_round, n_pos=3, at=1, slot=0),
         n_rounds=n_rounds,
         check=False,
@@ -290,7 +293,9 @@ def _make_input_and_output(encoder: RoundEncoder) -> dict[str, Any]:
         return cast(Tensor, module.hear(encoder.after(fed)))
 
     def read(module: Any, state: Tensor, fed: EncodedRounds) -> Tensor:
-        """Return the scores ``[batch, outcome]``, from the state before the round and the question."""
+        """Return the scores ``[batch, outcome]``, from the state before the round, and from what may
+        be read before the prediction.
+        """
         inputs = torch.cat([state, encoder.before(fed)], 1)
         return cast(Tensor, module.read(inputs))
 

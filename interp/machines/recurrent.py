@@ -457,7 +457,7 @@ def depth(
     axes, labels = _find_places(module, core, shape)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        """Run the block once: the round of this machine.
+        """Run one round of this machine, which runs the block once.
 
         Args:
             module: the user's module, with the block ``core``.
@@ -633,7 +633,7 @@ def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
 
     Returns:
         The weights by :class:`Actor`'s names, and the stored names of all weights that affect
-        actions but have no place in it.
+        actions but that an :class:`Actor` does not have.
     """
     weights: dict[str, Tensor] = {}
     unread = []

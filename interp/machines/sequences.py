@@ -100,18 +100,19 @@ class Embedded:
         )
 
 
-def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
-    """Return token ids as a list; refuse ids that repeat, and another number of ids than words.
+def _check_ids(what: str, ids: Sequence[int], names: Sequence[str]) -> list[int]:
+    """Return token ids as a list. Refuse ids that are negative or repeat, and fewer or more ids than
+    names.
 
     Args:
         what: name of the ids in the error message.
-        ids: token ids in the model's vocabulary.
-        stands_for: for each id, the word of the layout that it encodes.
+        ids: token ids in the model's vocabulary, one for each name.
+        names: the layout's tokens or outcomes that the ids stand for, in the same order.
     """
-    is_each_once = len(set(ids)) == len(ids) == len(stands_for)
+    is_each_once = len(set(ids)) == len(ids) == len(names)
     require(
         is_each_once and min(ids) >= 0,
-        f"{what} are the model's tokens, all different, for each of {', '.join(stands_for)}, got {list(ids)}",
+        f"{what} are the model's tokens, all different, for each of {', '.join(names)}, got {list(ids)}",
     )
     return list(ids)
 
@@ -534,8 +535,8 @@ def hrm(
     outcome_ids = _check_ids("outcomes", outcomes, layout.outcomes)
 
     def step(model: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        """Run all cycles of one round, and return the scores and both states at the last position,
-        ``[batch, width]`` each.
+        """Run all cycles of one round. Return the scores, and the states of the slow and of the fast
+        stack at the last position, ``[batch, width]`` each.
         """
         inputs = rounds.embed(model, fed)
         # H is the slow stack and L the fast one, as in the library; states [batch, pos, width].
@@ -674,7 +675,8 @@ def thoughts(
         """Run the GPT-2 on one round.
 
         Args:
-            thinker: the user's model, beside identity modules for the hooks on what is carried.
+            thinker: the user's model, and the identity modules to which hooks on the thought and on
+                the cache are attached.
             carried: the "thought" ``[batch, width]``, the "cache" of keys and values ``[batch, row,
                 number]`` with a row for every position of every round, and "cache_length", the
                 number of its rows that earlier rounds have filled, ``[batch]``.

@@ -169,9 +169,9 @@ class AdaptedMachine(HookedMachine):
     def train(self, mode: bool = True) -> Self:
         """Set the model to training mode, or to evaluation mode, and return it.
 
-        Training mode is set on the model and on all parts of the user's module. Evaluation mode is
-        set on the model only, and the user's module keeps its mode. While a round runs, its parts
-        are in evaluation mode nevertheless; afterwards they have their earlier mode again.
+        Training mode is set on the model and on all parts of the user's module, and rounds run in
+        it. Evaluation mode is set on the model only. The user's module then keeps its mode, except
+        while a round runs, in which it is in evaluation mode, too.
         """
         if check_type("mode", mode, bool):  # which refuses anything but a bool
             return super().train()
@@ -268,8 +268,8 @@ class AdaptedMachine(HookedMachine):
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """Return a function that runs one round, ``(carried, fed) -> Stepped``, for running many
-        rounds without interventions. Unlike :meth:`step`, it refuses a module with the output
-        "probability" that returns no valid probabilities.
+        rounds without interventions. If the model's output is "probability", the function refuses
+        scores that are no probabilities; :meth:`step` accepts them.
         """
         return partial(self.step, checks_probabilities=True)
 
@@ -290,7 +290,7 @@ class AdaptedMachine(HookedMachine):
             The prediction, and the state that the next round reads.
         """
         carried = self.hook_latents(carried)
-        # An entry of the batch is void (has no result) if a hook changed a loop that had halted in it.
+        # An entry of the batch is void if a hook left it without a valid result (Halting.void).
         is_void = None  # without a loop that may halt, no entry can be void
         if self.may_halt:
             # An entry that was void in an earlier round carries NaN. It runs from 0, and stays void.
@@ -365,13 +365,13 @@ class AdaptedMachine(HookedMachine):
         )
 
     def _mark_void(self, stepped: Stepped, is_void: Tensor) -> Stepped:
-        """Return the result of a round with NaN in void entries of the batch.
+        """Return the result of a round with NaN in the void entries of the batch.
 
-        An entry is void if a hook changed an activation of a loop that had already halted in it.
+        An entry is void if :attr:`Halting.void` of a loop says so, or if it was void before.
 
         Args:
             stepped: the result of the round.
-            is_void: Bool[batch], True for entries that are known to be void.
+            is_void: Bool[batch], True for entries that became void in an earlier round.
         """
         for tap in self.taps.values():
             if tap.halting is not None:
@@ -584,7 +584,8 @@ class AdaptedMachine(HookedMachine):
 
         Args:
             reads: records weights that are read from outside of the model; None to record nothing.
-                The sampling of episodes is not observed, since it may use the trained module.
+                It does not record the sampling of the episodes, since the sampler may read the
+                trained module.
         """
         try:
             numbers = self._run_digest_rounds(reads)
@@ -668,7 +669,7 @@ def adapt(
 
     Args:
         module: the module; the model shares its weights.
-        task: a registered task (its key or record), with its ``sizes``; or the layout of a round.
+        task: a registered task (its key, or the ``Task``); or the layout of a round.
         step: ``(module, carried, fed) -> (scores, carried)`` runs one round of a batch. ``carried``
             maps each channel's name to ``[batch, *shape]``. For a growing channel, ``carried`` also
             has ``NAME_length``, Int[batch], the number of rows that are filled, and the step
@@ -681,8 +682,8 @@ def adapt(
         points: where hooks can be attached: name of the activation -> name of a submodule (for its
             output), or a :class:`Point`. With ``points={"cell": "cell"}``, the output of the
             submodule ``cell`` has the hook point ``points.cell``.
-        sizes: sizes of the task's episodes, such as ``n_experts``; the task's defaults when
-            missing.
+        sizes: sizes of the task's episodes by name, such as ``{"n_experts": 4}``; the task's
+            defaults for those that are left out. Not allowed with a layout, which has its sizes.
         initial: function of the module that returns the state that the first round reads: name of a
             channel -> tensor ``[*shape]``; missing channels are zero. If it takes a second
             argument, a ``torch.Generator``, it draws a random initial state; choose its seed with
@@ -799,9 +800,8 @@ def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
 
 
 def _require_dense(machine: AdaptedMachine) -> None:
-    """Refuse a model with complex or sparse weights, which cannot be copied or initialised anew.
-
-    A constant buffer may have any dtype.
+    """Refuse a model with a complex weight, or with a sparse weight or buffer: it could not be
+    copied, cast or initialised anew. A dense buffer may have any dtype.
     """
     module = machine.module
     state = {**module.state_dict(), **dict(module.named_buffers())}

@@ -1,9 +1,9 @@
 """A model over a table of prepared rounds, for tools that call ``model(tokens)``.
 
 TransformerLens' tools call a model with tokens only, but a round also needs its latents and scalar
-payloads. :func:`bind` puts chosen rounds of rollouts into a table, the bank. The "tokens" that a
-tool passes are row numbers of the bank, repeated at every position. Each row is one round, run by
-itself: docs/method/round-tokens.md.
+payloads. :func:`bind` puts chosen rounds of rollouts into a table. The "tokens" that a tool passes
+are row numbers of the table, repeated at every position. Each row is one round, run by itself:
+docs/method/round-tokens.md.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -64,12 +64,12 @@ class BoundRounds:
         values: Float[Tensor, "row pos"],
         split: Sequence[int],
     ) -> None:
-        """Store the model and the table of rounds, the "bank", in which :meth:`rows` looks them up."""
+        """Store the model, and the columns of the table, in which :meth:`rows` looks rounds up."""
         self.model = model.eval()
         self.round_layout = layout
-        self.bank_tokens = tokens
-        self.bank_latents = latents
-        self.bank_values = values
+        self.table_tokens = tokens
+        self.table_latents = latents
+        self.table_values = values
         self.split = split
 
     def __getattr__(self, name: str) -> Any:
@@ -104,8 +104,8 @@ class BoundRounds:
         the second axis, "pos", are the same row number. Entry ``e * n_rounds + i`` of the first
         axis is episode e in the i-th of the ``n_rounds`` chosen rounds.
         """
-        n_rows, n_positions = self.bank_tokens.shape
-        row_numbers = torch.arange(n_rows, device=self.bank_tokens.device).unsqueeze(1)
+        n_rows, n_positions = self.table_tokens.shape
+        row_numbers = torch.arange(n_rows, device=self.table_tokens.device).unsqueeze(1)
         by_rollout = row_numbers.expand(-1, n_positions).split(self.split)
         return [part.contiguous() for part in by_rollout]
 
@@ -119,7 +119,7 @@ class BoundRounds:
             The rounds' tokens ``[batch, pos]``, latents ``[batch, latent, d_model]``, and numbers
             that tokens carry ``[batch, pos]``.
         """
-        n_rows, n_positions = self.bank_tokens.shape
+        n_rows, n_positions = self.table_tokens.shape
         are_integers = not tokens.is_floating_point() and not tokens.is_complex()
         fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
         require(
@@ -133,14 +133,14 @@ class BoundRounds:
             are_rows.all(),
             f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens",
         )
-        return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
+        return self.table_tokens[index], self.table_latents[index], self.table_values[index]
 
     def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
-        """Run rows of the bank, and return logits at every position, or probabilities if the
+        """Run some rounds of the table, and return logits at every position, or probabilities if the
         model's output is "probability".
 
         Args:
-            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
+            tokens: row numbers of the table, each repeated at every position, ``[batch, pos]``.
         """
         return self.model(*self.rows(tokens)).logits
 
@@ -161,9 +161,10 @@ class BoundRounds:
             tokens: the rounds, ``[batch, pos]``: the number of a round (its row in the table of
                 all bound rounds), repeated at every position. A round has more inputs than its
                 tokens, and TransformerLens' tools pass one tensor ``[batch, pos]`` only.
-            fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts: as in TransformerLens. Other
-                options are ignored, since tools also pass options of HookedTransformer's forward,
-                such as ``return_type``.
+            fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts: arguments of the model's method
+                ``hooks``.
+            **_: ignored; tools also pass options of HookedTransformer's forward, such as
+                ``return_type``.
 
         Returns:
             The logits, ``[batch, pos, outcome]``; probabilities if the model's output is

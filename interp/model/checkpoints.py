@@ -130,8 +130,8 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
     Args:
         builder: name of the builder.
         values: the builder's arguments.
-        is_checked: True if a model with this recipe has passed the checks before, so that they are
-            skipped.
+        is_checked: True to skip the checks of the model, since one that was built with the same
+            arguments has passed them.
     """
     build = BUILDERS[builder]
     signature = inspect.signature(build)
@@ -167,9 +167,10 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
 def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
     """Write ``model`` to a new folder, and return its path.
 
-    The model's task must be registered, and its weights must be finite. A model whose latents are
-    annealed in training must be at the end of it. A model that is no transformer must come from a
-    registered builder: ``interp.load(BUILDER, **arguments)``.
+    The model's task must be registered, and its weights must be finite. If training changes a
+    transformer's factor ``latent_kept`` step by step, the factor must have reached its last value.
+    A model that is no transformer must come from a registered builder:
+    ``interp.load(BUILDER, **arguments)``.
 
     Args:
         model: the model.

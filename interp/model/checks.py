@@ -56,7 +56,7 @@ _N_SHIFTS = 3
 
 
 class _Case:
-    """A model with encoded episodes, on which checks run it. Checks get copies of the tensors,
+    """A model, and the encoded episodes with which it is checked. Checks get copies of the tensors,
     since a faulty step may overwrite them.
 
     Args:
@@ -79,7 +79,7 @@ class _Case:
 
     @cached_property
     def run(self) -> Rollout:
-        """Rollout of the model over the recorded episodes."""
+        """Rollout of the model over the episodes, with the choices that were recorded in them."""
         return sequential(self.machine, self.rounds, self.layout, "target")
 
     @property
@@ -216,8 +216,8 @@ def _check_purity(case: _Case) -> Iterator[str]:
 
 
 def _check_channels(case: _Case) -> Iterator[str]:
-    """Yield a sentence if an episode does not go on like another whose carried state it is given: the
-    model then carries more than its channels.
+    """Yield a sentence if an episode with the carried state and the inputs of another episode does
+    not get the other's result. The model then carries something outside of its channels.
     """
     t = max(1, case.n_rounds // 2)  # not round 0, in which all episodes read the same state
     # Row e of the batch gets the inputs of episode e - 1, and the state that its round t reads, so
@@ -289,7 +289,8 @@ def _check_truth(case: _Case) -> Iterator[str]:
 
 
 def _describe_place(place: int | str, layout: RoundLayout, position: int) -> str:
-    """Return the end of the sentence of :func:`_check_truth`: what the prediction changes with.
+    """Return the end of a sentence of :func:`_check_truth`: the name of the later input with which
+    the prediction changes.
 
     Args:
         place: index of a position, or the name of another input tensor.
@@ -324,7 +325,9 @@ def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> E
 
 
 def _check_rollout(case: _Case) -> Iterator[str]:
-    """Yield a sentence if rounds that run one by one, in a rollout, or all in one batch differ."""
+    """Yield a sentence if three ways to run the rounds have different results: one by one, in a
+    rollout, and all in one batch.
+    """
     run = case.run
     n_steps = len(case.steps)
     predictions = torch.stack([step.prediction for step in case.steps], 1)  # [episode, round, ...]
@@ -459,7 +462,7 @@ def _has_compiled_parts(module: Any) -> bool:
 
 
 def _check_start(case: _Case) -> Iterator[str]:
-    """Yield a sentence if the initial state depends on the call, or on the number of episodes."""
+    """Yield a sentence if the initial state differs between two calls, or between numbers of episodes."""
     two = case.machine.initial(2, case.layout)
     again = case.machine.initial(2, case.layout)
     three = case.machine.initial(3, case.layout)
@@ -468,8 +471,9 @@ def _check_start(case: _Case) -> Iterator[str]:
 
 
 def _check_copies(case: _Case) -> Iterator[str]:
-    """Yield a sentence if untrained copies are not determined by their seed, move the global random
-    generator, or claim an exact state.
+    """Compare untrained copies by their digests. Yield a sentence if copies of one seed differ, if
+    copies of two seeds are equal, or if a copy equals the model. Also yield one if making copies
+    changes the global random generator, or if ``is_handwired`` of a copy is True.
     """
     generator_state = torch.random.get_rng_state()
     copies = [case.machine.untrained(seed) for seed in (0, 0, 1)]
@@ -486,8 +490,8 @@ def _check_copies(case: _Case) -> Iterator[str]:
 
 
 def _check_digest(case: _Case) -> Iterator[str]:
-    """Yield a sentence if the digest differs between calls, and for every weight whose change leaves
-    it as it was.
+    """Yield a sentence if the digest differs between calls, and for every weight that can be changed
+    without changing the digest.
     """
     if case.machine.digest() != case.machine.digest():
         yield "the digest of the same weights differs from call to call"
@@ -502,7 +506,9 @@ def _check_digest(case: _Case) -> Iterator[str]:
 
 
 def _check_precisions(case: _Case) -> Iterator[str]:
-    """Yield a sentence for every dtype in which a copy cannot run a round, or leaves another dtype."""
+    """Yield a sentence for every dtype in which a copy of the model cannot run a round, or returns a
+    carried state of another dtype.
+    """
     module: Any = case.machine
     dtypes = [torch.float64]
     if module.dtype != torch.float64:  # a machine in double may need that precision

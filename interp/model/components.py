@@ -239,8 +239,8 @@ def _project_per_head(
     """Return the queries, keys or values of every head.
 
     Args:
-        x: inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` if each head has
-            its own.
+        x: inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` if each head has a
+            separate copy.
         weight: the query, key or value matrix of each head.
     """
     if x.ndim == 4:

@@ -87,7 +87,9 @@ def _require_fresh_weights(
     Args:
         machine: the original model.
         fresh: the copy.
-        weights: weights that the copy had before it was initialised.
+        weights: the copy's floating-point weights by name, as they were listed before they were
+            initialised. A weight that was replaced by a new tensor since then must not be NaN
+            either.
     """
     # Those of before and those of now, since initialising may have replaced a parameter.
     tensors = {

@@ -215,7 +215,8 @@ class HookedMachine(HookedRootModule):
             fwd_hooks: pairs (name or predicate of hook points, function). Unknown names are
                 refused, and so are results of the wrong shape or dtype.
             bwd_hooks: pairs (name or predicate of hook points, function) for gradients.
-            reset_hooks_end, clear_contexts: as in TransformerLens.
+            reset_hooks_end: True to remove these hooks at the end of the context.
+            clear_contexts: True to empty the dictionaries ``ctx`` of all hook points then, too.
         """
         forward = self._list_hooks_by_name("fwd_hooks", fwd_hooks)
         backward = self._list_hooks_by_name("bwd_hooks", bwd_hooks)
@@ -269,8 +270,9 @@ class HookedMachine(HookedRootModule):
         ``hooks(...)`` calls this on exit by default, so it must be quick.
 
         Args:
-            direction, which, options: as in TransformerLens; ``direction`` selects "fwd", "bwd" or
-                "both" kinds of hooks.
+            direction: the hooks to remove: those on the "fwd" pass, on the "bwd" pass, or "both".
+            which, options: TransformerLens' arguments ``including_permanent``, True to remove
+                permanent hooks, too, and ``level``, to remove only the hooks of one nested context.
         """
         for point in self.hook_points():
             if point.fwd_hooks or point.bwd_hooks:
@@ -316,7 +318,7 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def _digest(self) -> str:
-        """Compute the value of :meth:`digest`, which is stored."""
+        """Compute the hash that :meth:`digest` returns and stores."""
         sha = hashlib.sha256(self.describe_for_digest().encode())
         for name, tensor in sorted(self.state_tensors().items()):
             sha.update(name.encode())
@@ -376,8 +378,8 @@ def _has_episodes(args: tuple[Any, ...]) -> bool:
 
 
 def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options: Any) -> Any:
-    """Call :func:`interp.rollout` on a model and episodes; refuse options that this function does
-    not have.
+    """Call :func:`interp.rollout` on a model and episodes. Refuse options that this function does
+    not have, and further positional arguments (``extra``).
     """
     rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}

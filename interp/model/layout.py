@@ -196,8 +196,9 @@ class RoundLayout:
     payload_hint: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Check that each labelled position exists exactly once, and that update and choice come
-        after the prediction.
+        """Check that ``predict_label``, ``update_label`` and ``choice_label`` are each the label of
+        exactly one position, unless None. Update and choice must come after the prediction, and only
+        a layout that predicts classes may have a choice.
         """
         require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Predicted))
         labels = self.labels
@@ -362,8 +363,8 @@ class RoundLayout:
 
         Args:
             prediction: predictions of the layout.
-            truth: the true outcomes (indices of classes, or real numbers). Its axes must be the
-                last axes of the predictions.
+            truth: the true outcomes (indices of classes, or real numbers), one for each prediction.
+                Predictions may have further leading axes, over which the truth is repeated.
 
         Returns:
             For classes the probability of a mistake, ``1 - P(truth)``; for a mean the squared

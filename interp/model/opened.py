@@ -172,7 +172,8 @@ class OpenedCell(nn.Module):
         return output_gate * c.tanh(), c
 
     def _project(self, x: Tensor, suffix: str) -> Tensor:
-        """Return the sums that an input or a state adds to all gates, ``[batch, gate * width]``.
+        """Multiply an input, or a state, by the weights of all gates, and add their biases; return
+        ``[batch, gate * width]``.
 
         Args:
             x: the input or the state, ``[batch, n]``.

@@ -42,7 +42,7 @@ class OutsideReads(TorchDispatchMode):
         self.allow(known)
 
     def allow(self, tensors: Iterable[Tensor]) -> None:
-        """Add tensors that must not be recorded as weights, such as a round's inputs."""
+        """Exempt ``tensors``, such as a round's inputs, from being recorded as weights."""
         self._allowed_addresses.update(tensor.data_ptr() for tensor in tensors)
 
     def __torch_dispatch__(

@@ -162,11 +162,12 @@ class PlainBlock:
         self.out = _store(out, self.is_sparse)
 
     def _join_heads(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the matrices of all heads side by side, and their biases.
+        """Join the matrices of all heads to one matrix ``[d_model, head * n]`` in the form of
+        :func:`_store`, and their biases to ``[head * n]``.
 
         Args:
-            weight: ``[head, d_model, n]``.
-            bias: ``[head, n]``.
+            weight: the first n columns of the matrix of each head, ``[head, d_model, n]``.
+            bias: the bias of each head, ``[head, d_head]``; only the first n numbers are used.
         """
         matrix = weight.transpose(0, 1).flatten(1)
         return _store(matrix, self.is_sparse), bias[:, : weight.shape[-1]].flatten()
@@ -277,7 +278,7 @@ class PlainBlock:
 
 
 def _list_writing_heads(attn: Attention) -> list[int]:
-    """Return the indices of the heads that do not write only zeros; head 0 if all do."""
+    """Return the indices of the heads with an output matrix that is not 0; [0] if there are none."""
     writes_something = attn.W_O.flatten(1).any(1)  # [head]
     return writes_something.nonzero()[:, 0].tolist() or [0]
 

@@ -148,7 +148,7 @@ def rollout(
 
 def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -> None:
     """Refuse a run whose tokens, payloads (numbers that tokens carry, such as rewards) and states
-    would not fit into this machine's memory.
+    would not fit into the memory that this process may use.
 
     Args:
         model: the model.
@@ -167,8 +167,8 @@ def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -
 def _refuse_large_cache(
     model: Machine, episodes: Episodes, names: list[str], n_rounds: int, commit: str
 ) -> None:
-    """Refuse to cache activations that would not fit into this machine's memory; their size is
-    estimated from one round of one episode.
+    """Refuse to cache activations that would not fit into the memory that this process may use;
+    their size is estimated from one round of one episode.
 
     Args:
         model: the model.
@@ -276,9 +276,9 @@ def require_own(
     encoded: EncodedRounds | None = None,
     commit: str = "",
 ) -> Rollout:
-    """Return the rollout ``run`` if ``model`` made it, without hooks, over ``episodes``; otherwise
-    raise InputError. Hooks that were attached to the model then are accepted while it has hooks,
-    and must not have been attached since.
+    """Return the rollout ``run`` if ``model`` made it over ``episodes``, without ``fwd_hooks``;
+    otherwise raise InputError. If hooks were attached to the model itself during the rollout, some
+    must be attached now, too; if none were, none may be attached now.
 
     Args:
         run: the rollout.
@@ -319,7 +319,7 @@ def require_own(
 
 
 def _require_same_model(is_same: bool, run: Rollout, model: Machine) -> None:
-    """Raise InputError unless ``is_same``, since ``run`` is of another model than ``model``."""
+    """Raise InputError unless ``is_same``; the message says that another model made ``run``."""
     require(
         is_same,
         f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it",
@@ -452,8 +452,8 @@ def sequential(
             return clean
 
     def has_edits(t: int) -> bool:
-        """Return whether a hook can affect round ``t``: a hook affects its own round, and all later
-        ones unless each reads the state in ``clean``.
+        """Return whether a hook can affect round ``t``. With ``hold_states`` a hook affects only the
+        round in which it acts, otherwise also all later rounds.
         """
         return t in hooks if hold_states else t >= first_hooked
 
@@ -569,7 +569,7 @@ def _settings(
 
 
 def runs_without_hooks(model: Machine) -> bool:
-    """Return whether a model's runs are its own: no hook is attached to it and, in a transformer, no
+    """Return True if a model runs as it is: no hook is attached to it and, in a transformer, no
     module was replaced and no flag switches on further hook points.
     """
     with torch.no_grad():

@@ -71,7 +71,9 @@ class Point:
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse fields of the wrong range, and fields that have no effect without another one."""
+        """Refuse numbers out of range, unknown axes, and fields that have no effect alone: ``labels``
+        without an axis of positions or latents, and ``gate`` without ``alive``.
+        """
         for key in self.path:
             if isinstance(key, int):
                 integer("item of a Point", key, 0)
@@ -161,10 +163,10 @@ class Halting:
 
     Attributes:
         alive: Bool[row] or Bool[row, pos], True where the loop has not halted.
-        void: Bool[row], True for rows that a hook made invalid; the model's prediction and state
-            become NaN there. A row becomes invalid if it has halted, so that the hook sees NaN in
-            it, and the hook edits it; or if it has not halted, and the hook returns NaN or infinity
-            in it.
+        void: Bool[row], True for rows without a valid result; the model's prediction and state
+            become NaN there. A row becomes void if it has halted, and a hook changes the NaN
+            that it sees there. It also becomes void if it has not halted, and a hook returns NaN or
+            infinity.
     """
 
     def __init__(self, point: Point, n_rows: int, alters_halted: bool = False) -> None:
@@ -222,16 +224,16 @@ class Halting:
         return whole.index_put((is_running,), value)
 
     def run_hooks(self, hook_point: nn.Module, value: Tensor) -> Tensor:
-        """Pass the activation of one run through its hook point. Hooks see NaN in rows that have
-        halted.
+        """Pass the activation of one run of the submodule through its hook point. Hooks see NaN in
+        rows that have halted.
 
         Args:
             hook_point: the hook point of this run.
-            value: the activation, ``[row, ...]``; rows that have halted may be left out.
+            value: the activation, ``[row, ...]``; the loop may leave out rows that have halted.
 
         Returns:
-            The activation after the hooks, with the rows of ``value``. Original values remain in
-            halted rows, and where hooks returned NaN or infinity.
+            The activation after the hooks, for the same rows as ``value``. It is unchanged in halted
+            rows, and where hooks returned NaN or infinity.
         """
         has_all_rows = len(value) == self.n_rows
         whole = self._fill_in_halted(value)
@@ -253,13 +255,14 @@ class Halting:
         """Return Bool[row], True for rows in which a hook changed an activation of a run that did
         not take place, or returned NaN or infinity for one that did.
 
-        Adding to NaN leaves NaN, so such a change cannot be seen. A hook that changes every row
-        that continues is assumed to change the halted rows, too.
+        A hook that adds a number to NaN leaves NaN, so this change cannot be seen. A hook that
+        changes every row that has not halted is therefore assumed to change the halted rows, too.
 
-        It is called only if a hook returned another tensor or wrote into the activation.
+        This method is called only if a hook returned another tensor or wrote into the activation.
 
         Args:
-            alive: mask of the rows, or of the rows and positions, that have not halted.
+            alive: True for rows, or for rows and positions, that have not halted. It has as many
+                axes as ``whole``; all later axes have size 1.
             whole: the activation before the hooks.
             result: the activation after the hooks.
         """
@@ -335,8 +338,8 @@ class Tap(nn.Module):
                 handle.remove()
 
     def _require_runs(self) -> None:
-        """Refuse more runs of the submodule than the point declares. For runs that an early halt
-        left out, pass NaN to the hooks.
+        """Refuse more runs of the submodule than the point declares. If the loop halted early, call
+        the hooks of each run that it left out, with NaN as the activation.
         """
         name = self.point.module
         n_runs = self.n_runs
@@ -381,8 +384,8 @@ class Tap(nn.Module):
         return (self._pass(args[0]), *args[1:]), options
 
     def _pass(self, value: Any) -> Any:
-        """Pass the tensor in ``value``, the submodule's input or output, through the hook point of
-        the current run, and return the value with the result.
+        """Return ``value``, the submodule's input or output, with its tensor passed through the
+        hook point of the current run.
         """
         self.n_runs += 1
         if self.n_runs > self.point.times:  # only counted, to report how often it runs
@@ -414,8 +417,8 @@ class Tap(nn.Module):
         return replace_part(value, key, self._pass_tensor(parts[key], rest))
 
     def _require_tensor(self, value: Any) -> None:
-        """Refuse a value, found where the point says, that is no tensor. If one of its parts is a
-        tensor under a name, the error suggests it.
+        """Refuse a value that is no tensor, where the point says that there is one. If the value has
+        a named part that is a tensor, the error message suggests this part.
         """
         if isinstance(value, Tensor):
             return

@@ -71,13 +71,15 @@ def check_task(task: Task) -> None:
 
 
 def _require(holds: object, problem: str) -> None:
-    """Raise InputError, which says that the task's record is wrong, unless ``holds`` is true."""
+    """Raise InputError unless ``holds`` is true. Its message says that the task's record is wrong, and
+    then ``problem``.
+    """
     require(holds, f"{_BEGINNING}: {problem}")
 
 
 def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function of the task's record, and return its result. An error in it becomes an
-    InputError that names ``what`` was called.
+    """Call a function of the task's record, and return its result. If it raises an error, raise an
+    InputError instead; ``what`` is the name of the function in the error message.
     """
     return convert_errors(f"{_BEGINNING}: {what}")(function)(*args, **options)
 
@@ -205,13 +207,13 @@ def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
 
 
 def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...], is_real: bool) -> None:
-    """Refuse a tensor of encoded rounds that has another shape or kind of numbers.
+    """Refuse a tensor of encoded rounds if its shape or dtype is wrong.
 
     Args:
         name: name of the tensor, for the error message.
         tensor: the tensor.
         shape: the shape that it must have.
-        is_real: True if its numbers must be floating-point numbers.
+        is_real: True if it must have a floating-point dtype; False if it must have another one.
     """
     is_of_shape = isinstance(tensor, torch.Tensor) and tensor.shape == shape
     _require(is_of_shape, f"encoded {name} must be of shape {shape}, got {format_value(tensor)}")
@@ -246,8 +248,8 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
 
 
 def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
-    """Check that the losses of constant predictions have the right shape and are not NaN, without
-    and with an additional leading batch axis.
+    """Check the shape of losses, and that they are not NaN. The losses are those of predictions that
+    are the same everywhere, without and with an additional leading batch axis.
 
     Args:
         task: the task that defines the losses.
@@ -267,11 +269,11 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
 def _check_loss(
     task: Task, predictions: torch.Tensor, episodes: Any, shape: tuple[int, ...]
 ) -> None:
-    """Refuse losses of constant predictions that are NaN or have the wrong shape.
+    """Refuse losses that are NaN or have the wrong shape.
 
     Args:
         task: the task that defines the losses.
-        predictions: constant predictions of all rounds, ``[..., episode, round, ...]``.
+        predictions: predictions of all rounds, ``[..., episode, round, ...]``.
         episodes: the episodes that are predicted.
         shape: the shape that the losses must have.
     """
@@ -289,8 +291,8 @@ def _check_loss(
 
 
 def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
-    """Refuse training targets of the wrong shape, or that are not finite; for classes, targets that
-    are no probabilities. A task without training has none.
+    """Refuse training targets that have the wrong shape, are not finite or, for classes, are no
+    probabilities. Do nothing if the task's models cannot be trained.
 
     Args:
         task: the task.

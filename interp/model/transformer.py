@@ -570,13 +570,14 @@ def _number_positions(config: LatentTransformerConfig) -> Tensor:
 
 @dataclass
 class _RanRound:
-    """A round that has run, stored because it may run again with another choice.
+    """A round that has run, stored because it may run again with another choice of the model, such
+    as another action.
 
     Attributes:
         carried: the latents that it read.
         fed: its inputs.
         past: keys and values of each block, at all positions.
-        prediction: its prediction, which comes before the choice.
+        prediction: its prediction, which does not depend on the choice.
     """
 
     carried: Tensor
@@ -711,13 +712,13 @@ def plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[Pl
     """Return the model's blocks in their quicker form, without modules and hook points, with the
     current weights.
 
-    Return None if this form cannot be used: a hook is attached, a gradient recorded, a module
-    changed, or the class is a subclass.
+    Return None if this form could skip a hook or give other results (:func:`can_run_plainly`), or if
+    the model's class is a subclass of HookedLatentTransformer.
 
     Args:
         model: the transformer.
-        narrow: whether heads of a handwired model that write only zeros, and unused columns, are
-            left out.
+        narrow: True to leave out, in a handwired model, what has no effect on results
+            (:class:`PlainBlock`).
     """
     if type(model) is not HookedLatentTransformer or not can_run_plainly(model, model.cfg):
         return None
