@@ -261,9 +261,9 @@ def _compute_error(trial: Trial, predictions: Array, features: list[Array]) -> f
     directions.
 
     Args:
-        trial: determines the halves.
-        predictions: the model's predictions, centred.
-        features: predictions of algorithms, centred.
+        trial: the model with its episodes and their participants.
+        predictions: the model's predictions minus their mean, ``[episode, round, outcome]``.
+        features: the same for each algorithm.
     """
     x = np.stack(features, -1)  # [episode, round, outcome, feature]
     error = 0.0

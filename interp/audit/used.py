@@ -298,12 +298,12 @@ def predict_with(
 
 
 class _Worth(NamedTuple):
-    """How much a model's carried state helps its predictions, compared with another state.
+    """How much the carried state lowers the loss of a model, compared with a replacement.
 
     Attributes:
-        change: by what the state was replaced.
-        share: share of the loss with the other state that the unchanged state removes.
-        effect: mean distance between predictions with the changed and the unchanged state.
+        change: the replacement, a :class:`Change`.
+        share: share of the loss with the replacement that the unchanged state removes.
+        effect: mean distance between predictions with the replacement and with the unchanged state.
     """
 
     change: str

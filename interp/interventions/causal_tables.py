@@ -59,8 +59,8 @@ class Sample:
         n_episodes: number of episodes.
         n_rounds: number of rounds per episode; None for as many as the analysis reads.
         n_map: number of rounds in the map of effects of :func:`patch`, from the analysed round on.
-            Each of these rounds is patched in turn, and the effect is measured in each later one. 0
-            for no map.
+            Each of these rounds is patched in turn, and the effect is measured in it and in each
+            later one. 0 for no map.
         seed: seed of the episodes.
         regime: name of the regime (distribution of episodes) to sample from; empty for the default.
         sizes: name of a size -> its value, such as ``{"n_experts": 3}``, for sizes that should

@@ -1213,8 +1213,8 @@ def _run_later_rounds(
 def _rewrite_state(
     rewriter: StateRewriter, starts: Sequence[int], rounds: Sequence[int], state: Tensor
 ) -> Tensor:
-    """Change the state that later rounds read, by calling an edit's function
-    ``rewrite_state``, and return it.
+    """Call an edit's function ``rewrite_state`` for every later round, and return the states that
+    these rounds read.
 
     Args:
         rewriter: function ``(edited round, later round, state)`` -> the new state.

@@ -149,8 +149,8 @@ class Routes:
         )
 
     def is_upstream(self, site: Site) -> bool:
-        """Return whether the site can affect the outcome. True for every site of a model without
-        positions.
+        """Return whether the site can affect the outcome. True for every site of a model that is
+        not a transformer.
         """
         times, position = self.hook_times, self.outcome_position
         # The outcome is read after everything else: in a further layer.

@@ -200,8 +200,8 @@ def _find_memory(algorithm: Algorithm) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _SteeringResult(Tabulated):
-    """The result of :func:`steer`: the predicted probability of one outcome at each dose of a
-    direction.
+    """The result of :func:`steer`: the predicted probability of one outcome at each dose, a
+    multiple of a direction of the carried state.
 
     The table has one row per dose, with means over episodes and 95 % intervals for the model, the
     algorithm and random directions. ``difference`` is the model's probability minus the
@@ -352,7 +352,8 @@ def steer(
         model: the model.
         episodes: the episodes, or a rollout of them.
         algorithm: the algorithm that the model is compared with.
-        doses: the change of the memory, its multiples, and the direction.
+        doses: the change of the memory, its multiples, and the direction of the model's state that
+            stands for this change.
         round: index of the round; negative numbers count from the end.
         of: index of the outcome whose predicted probability is compared: an integer for all
             episodes, or one integer per episode. With expert advice, for example, pass the vote of
