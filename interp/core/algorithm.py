@@ -199,8 +199,8 @@ class Variable:
     noun: str = ""
 
     def __post_init__(self) -> None:
-        """Check that only round variables have an equation, and only class variables have
-        ``n_classes``. An empty ``noun`` is filled in from the key.
+        """Check that variables of the role "round", and only these, have an equation, and that those
+        of the kind "class", and only these, have ``n_classes``. Fill in an empty ``noun``.
         """
         is_computed = self.role == "round"
         has_equation = self.equation is not None
@@ -901,10 +901,11 @@ class Family:
     vectorised: bool = False
 
     def __post_init__(self) -> None:
-        """Wrap ``make`` so that it refuses parameters that are not finite numbers.
+        """Wrap ``make`` so that it refuses values of the searched parameters that are no finite
+        numbers.
 
         If a parameter's grid has only 0 and 1, its value must be a number from 0 to 1 or a truth
-        value.
+        value. Arrays are not checked if the family is vectorised.
         """
         make = self.make
         argument_names = list(inspect.signature(make).parameters)

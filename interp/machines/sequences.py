@@ -360,7 +360,7 @@ def _find_tensors(
 
 
 def _list_shapes(cache: Any) -> list[tuple[int, ...]]:
-    """Return the shape ``(batch, ...)`` of every tensor in a nested cache."""
+    """Return the shape ``(batch, ...)`` of every tensor with two or more axes in a nested cache."""
     return [tuple(tensor.shape) for _, tensor in _find_tensors(cache)]
 
 

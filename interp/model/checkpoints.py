@@ -403,7 +403,8 @@ def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
 
 
 def _load_weights(model: Any, tensors: dict[str, torch.Tensor], *, unfit: str, damaged: str) -> Any:
-    """Load weights into ``model``, in the precision in which they were saved, and return the model.
+    """Load weights into ``model``, and return it: in float64 if any weight was saved so, otherwise in
+    the precision that ``model`` has.
 
     Args:
         model: the model.

@@ -356,9 +356,9 @@ class HookedLatentTransformer(LensSurface):
         """Return a function like :meth:`step` that is quicker, for running many rounds without
         hooks. It is prepared for the current weights, so make a new one after they change.
 
-        The last block is computed only at positions that are read. Results therefore equal those of
-        :meth:`step` up to rounding. They are equal bit for bit if the model is handwired and its
-        rounds contain no choice. If the same round is run again with another choice, such as
+        In a learned model, and in rounds that contain a choice, the last block is computed only at
+        positions that are read. Results then equal those of :meth:`step` up to rounding, otherwise
+        bit for bit. If the same round is run again with another choice, such as
         another action, only the positions from the choice on are computed again.
         """
         with self.lock:
