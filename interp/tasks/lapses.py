@@ -115,7 +115,7 @@ def learn_in_some_rounds(
             round indices to an array of the same shape: booleans, True if the round's update is
             made; or numbers, the fraction of the update that is made.
         parameters: {name: value} of the parameters that the variant has besides those of the
-            algorithm. They are stored in its field ``parameters``, and have no other effect.
+            algorithm. They are stored in the variant's field ``parameters``, without another effect.
         key, name: key and name of the variant.
     """
 

@@ -84,8 +84,8 @@ def train(
             (:func:`interp.training.runs.list_kept_states` lists them); 0 stores none.
 
     Returns:
-        The folder ``folder/model`` for the checkpoint of the trained model. It is written when the
-        curriculum is over.
+        The folder ``folder/model`` for the checkpoint of the trained model. The checkpoint is written
+        when the curriculum is over.
     """
     folder = Path(folder)
     name = folder_name("name", name)

@@ -60,8 +60,8 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:
-    """Return the names of the regimes (distributions of episodes) that a model was trained on. They
-    serve as the prior of a Bayes predictor with which the model is compared.
+    """Return the names of the regimes (distributions of episodes) that a model was trained on. These
+    regimes serve as the prior of a Bayes predictor with which the model is compared.
 
     Regimes in which the best expert changes within an episode are left out; if there are no others,
     the first regime is returned. A model without a record of its regimes, such as a handwired one,

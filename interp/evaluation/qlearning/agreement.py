@@ -207,7 +207,7 @@ def _count_by_quantity(policy: _Policy, batch: MDPEpisodes, table: str) -> Mappi
     """Compute every quantity of :data:`QUANTITIES` in every step: key of the quantity -> its values
     and the steps that count.
 
-    A step is one round of an episode. It is untied if one action is greedy in its Q-table, and
+    A step is one round of an episode. A step is untied if one action is greedy in the Q-table, and
     disputed if no greedy action is also greedy in the Q-table that is learned with gamma = 0.
 
     Args:

@@ -544,8 +544,8 @@ def records() -> tuple[AlgorithmRecord, ...]:
     """Return the task's algorithms, each as an :class:`AlgorithmRecord` (its names, and a function
     that makes it).
 
-    They are in order of preference: if several algorithms have a variable of the same name, the
-    first one defines it.
+    The algorithms are in order of preference: if several have a variable of the same name, the first
+    one defines it.
     """
     # Key, name in sentences, name in legends, and function.
     return (

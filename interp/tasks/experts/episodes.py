@@ -309,11 +309,12 @@ def battery(
 
     - "uniform" and "wide": accuracies from U[.3, .9] and from U[0, 1]. They show the prior that an
       algorithm assumes.
-    - "copied": half of the experts give the same advice. It shows whether their vote is counted
-      several times.
+    - "copied": half of the experts give the same advice. The set shows whether an algorithm counts
+      this advice several times.
     - "turncoat": one expert is always right in the first half of the rounds and guesses in the
-      second half; the others always guess. It shows whether an algorithm forgets.
-    - "graded": accuracies evenly spaced from .05 to .95. It shows how much a better record counts.
+      second half; the others always guess. The set shows whether an algorithm forgets.
+    - "graded": accuracies evenly spaced from .05 to .95. The set shows how much weight an algorithm
+      gives to experts who were right more often.
 
     Of these, the shipped models were trained only on "uniform" and "wide".
 

@@ -108,10 +108,10 @@ def families() -> tuple[Family, ...]:
     with every way to choose actions from its table: greedily or by a softmax, before or after the
     round's update.
 
-    Two families extend Q-learning: one learns late, the other stops learning. They are fitted with
-    only a few temperatures. The late learner always chooses before the round's update. If it chose
-    after the update, a lag of one round would be the same as ordinary Q-learning that chooses
-    before the update.
+    Two families extend Q-learning: one learns late, the other stops learning. These two are fitted
+    with only a few learning rates, discounts and temperatures. The late learner always chooses
+    before the round's update. If it chose after the update, a lag of one round would be the same as
+    ordinary Q-learning that chooses before the update.
     """
     late_searched = (_LAG, *_FEW_RATES, _ACTS_BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_searched = (_LAST, *_FEW_RATES, _ACTS_AFTER, _SHARED_TIES, _FEW_TEMPERATURES)

@@ -506,8 +506,8 @@ def records() -> tuple[AlgorithmRecord, ...]:
     """Return the task's algorithms, each as an :class:`AlgorithmRecord` (its names, and a function
     that makes it).
 
-    They are in order of preference: if several algorithms have a variable of the same name, the
-    first one defines it. The first is breadth-first search, the correct algorithm.
+    The algorithms are in order of preference: if several have a variable of the same name, the first
+    one defines it. The first is breadth-first search, the correct algorithm.
     """
     # Key, name in sentences, name in legends, and function.
     listed = [AlgorithmRecord("breadth_first", _BFS_NAME, "BFS", breadth_first)]

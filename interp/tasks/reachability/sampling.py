@@ -184,8 +184,8 @@ def _draw_parent_scores(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray
     parents are the nodes with the highest scores.
 
     A score is the log-weight of the parent plus Gumbel noise: the highest scores are then those of
-    a draw without replacement with these weights (Gumbel top-k trick). It is -inf for nodes that do
-    not come before the child.
+    a draw without replacement with these weights (Gumbel top-k trick). The score is -inf for nodes
+    that do not come before the child.
 
     Args:
         rng: the random generator.
