@@ -220,8 +220,8 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
 def _explain_group(
     members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
 ) -> PlayerBehaviour:
-    """Return the behaviour of one group of runs. Its algorithms are searched only if it has at
-    least :data:`FEWEST_RUNS` runs.
+    """Find the algorithms that explain the choices of one group of runs, and measure how often
+    repeated runs agree. Groups with fewer than :data:`FEWEST_RUNS` runs get no algorithms.
 
     Args:
         members: the runs of the group.

@@ -251,7 +251,9 @@ class ChoiceExplanation(Result):
         return _average_per_choice(self._losses_of(key) - self.units[:, 0], self.n_choices)
 
     def _losses_of(self, key: str) -> Array:
-        """Return a family's loss, summed over the choices of each unit, ``[unit]``."""
+        """Return the cross-validated loss of the family ``key``, summed over each unit's choices,
+        ``[unit]``.
+        """
         return self.units[:, list(self.scores).index(key)]
 
     @property

@@ -507,16 +507,16 @@ def _best_per_choice(
 def _retry_choices(
     loss: Loss, searched: Sequence[Searched], leaders: Sequence[_Point], *, best: _Point
 ) -> list[tuple[float, _Point]]:
-    """Refine other values of the categorical parameters, starting from the real parameters of the
-    best point so far.
+    """Combine other values of the categorical parameters with the numerical parameters of the best
+    point so far, and minimise the loss from the best few of these combinations.
 
-    The right value of a categorical parameter can look bad if the best real parameters lie between
-    two points of a coarse grid.
+    On a coarse grid, the right value of a categorical parameter can have a high loss, because the
+    best numerical parameters lie between grid points.
 
     Args:
         loss: function from parameters by name to the loss.
         searched: the parameters.
-        leaders: grid points with the other values of the categorical parameters.
+        leaders: grid points that have the other values of the categorical parameters.
         best: the best point so far.
 
     Returns:
@@ -559,7 +559,8 @@ def minimise_locally(
 
     Args:
         loss: function that takes {name of a parameter: value} and returns the loss.
-        searched: the parameters; distances are measured in steps of their grids.
+        searched: the parameters. The optimisers vary the position of a value in its grid, not the
+            value: position 1.5 lies midway between the grid values 1 and 2, counted from 0.
         start: name of a parameter -> the value to begin at.
 
     Returns:

@@ -162,8 +162,8 @@ class ChoiceLikelihood:
     """
 
     def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool, guess: Array) -> None:
-        """Divide the choices into ties, which have a loss that no temperature changes, and the
-        others, of which the methods need only a few numbers for each choice.
+        """Set the ties apart: no temperature changes their loss. For the other choices, compute
+        what does not depend on the temperature, so that the methods are quick.
         """
         n_outcomes = p.shape[-1]
         # If the algorithm has a temperature of its own (`tempered`), the temperature here stays 1.
@@ -322,14 +322,15 @@ def fit_link(
 
 
 def _fit_without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candidate]:
-    """Return the fitted links with lapse rate 0, at most one with a temperature above 0 and one
-    with temperature 0, each as (loss, lapse rate, temperature).
+    """Fit the temperature with lapse rate 0, and return up to two candidates: the best temperature
+    above 0, and temperature 0.
 
-    Links that give a choice the probability 0 are left out.
+    A candidate that gives a choice the probability 0 is left out.
 
     Args:
         likelihood: the likelihood of the choices.
-        tempered: whether the temperature is a parameter of the algorithm; the link's is then 1.
+        tempered: True if one of the algorithm's parameters is a temperature. The only candidate
+            then has temperature 1, which leaves the algorithm's predictions as they are.
     """
     if tempered:
         nats = likelihood.nats(lapse=0.0, temperature=1.0)
@@ -347,13 +348,15 @@ def _fit_without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Ca
 
 def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bool) -> bool:
     """Return whether a lapse rate (share of uniform guesses) above 0 could lower the loss by more
-    than its penalty. Above the lowest temperature, only small lapse rates are tested, since fits
-    call this function often.
+    than its penalty. The answer may be wrong: to be quick, only a small lapse rate is tested, at
+    the temperature of ``best``.
 
     Args:
         likelihood: the likelihood of the choices.
-        best: the best link with lapse rate 0.
-        tempered: whether the temperature is a parameter of the algorithm.
+        best: temperature and loss of the best fit with lapse rate 0.
+        tempered: whether one of the algorithm's parameters is a temperature. If not, and the
+            temperature of ``best`` is the lowest that a fit can have, the result is True: a lower
+            one, 0, may fit better with a lapse rate.
     """
     if best.nats <= HALF_CHI2:  # the penalty is at least all that could be saved
         return False
@@ -365,14 +368,17 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bo
 
 
 def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
-    """Return (loss with penalty, lapse rate, temperature) of the best link with a lapse rate.
+    """Fit the temperature and the lapse rate together, and return both with their loss, which
+    includes the penalty for a lapse rate.
 
-    Both are fitted jointly: at every temperature that is tried, the best lapse rate counts. The loss
-    can have several minima over temperatures, so the grid is tried, too.
+    Every temperature is tried with the lapse rate that fits best at it. The loss can have several
+    minima over temperatures, so the temperatures :data:`_TEMPERATURES` are tried besides the one
+    that a search finds. If all predictions are certain, only temperature 0 is tried.
 
     Args:
         likelihood: the likelihood of the choices.
-        tempered: whether the temperature is a parameter of the algorithm; the link's is then 1.
+        tempered: True if one of the algorithm's parameters is a temperature. Only temperature 1 is
+            then tried, which leaves the algorithm's predictions as they are.
     """
     if tempered:
         temperatures: tuple[float, ...] = (1.0,)

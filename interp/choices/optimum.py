@@ -578,16 +578,15 @@ class PlayerFits:
         return list(without_lapse.values()), with_lapse
 
     def _fit_from_simpler(self, inner: Family, fit: Fit) -> Fit:
-        """Return the best members that equal, or are close to, the fitted members of a simpler
-        family that this one extends. They serve as starting points.
+        """Return starting points with which this family equals, or nearly equals, a simpler family
+        with its fitted parameters.
 
-        Parameters that both families have keep their value; further ones take values of the grid.
-        If the simpler family has exactly one parameter that this one lacks, such as one learning
-        rate instead of two, all further ones may also take its value.
+        :func:`contained_points` lists the candidates. For each player the one with the lowest loss
+        on all choices (mask 0) is returned. The losses of other masks are set to infinity.
 
         Args:
-            inner: the simpler family.
-            fit: the fit of ``inner``.
+            inner: the simpler family, which this one extends.
+            fit: the fit of ``inner`` to all players.
         """
         n_players, n_masks = fit.nats.shape
         inner_points = fit.points[:, 0]  # of mask 0 (all choices), [player, inner parameter + 1]

@@ -64,8 +64,8 @@ class _FittedCell:
 
     @property
     def sentence(self) -> str:
-        """A sentence with the held-out loss of the recurrent cells, and that of a uniform guess. It
-        counts participants with a scored round.
+        """A sentence with the number of participants who have a scored round, the held-out loss of
+        the recurrent cells, and the loss of a uniform guess.
         """
         n_scored = self.participants["nats"].count()
         return (
@@ -223,9 +223,10 @@ class _Inputs(NamedTuple):
     Missing rounds must not change a cell's state, so the other rounds are moved to the front.
 
     Attributes:
-        after: numbers that a cell reads after its prediction; missing rounds come last.
-        before: numbers that it reads before its prediction.
-        n_rounds_before: number of rounds before each round that are not missing.
+        after: vector that a cell reads after its prediction of each round, which includes the
+            outcome; missing rounds come last.
+        before: vector that it reads before its prediction of each round.
+        n_rounds_before: number of earlier rounds that are not missing, for each round.
         offered: True where an outcome is offered.
     """
 

@@ -116,8 +116,8 @@ class ChoiceData:
         first_asked: int = 0,
         players: NDArray[np.int64] | None = None,
     ) -> None:
-        """Number the units, folds and masks of all choices. Only scored rounds are kept, so every
-        round index counts from ``first_asked``.
+        """Assign each choice to a unit and a fold, and list the choices of each mask (set of
+        choices to fit to). Only scored rounds are stored: index 0 is the round ``first_asked``.
         """
         scored_choices = choices[:, first_asked:]
         self.episodes = episodes
@@ -450,7 +450,9 @@ class _Search:
         return self._fit_link(p, mask, may_lapse=may_lapse).nats
 
     def _fit_link(self, p: Array, mask: int, may_lapse: bool = True) -> FittedLink:
-        """Fit the temperature and the lapse rate of predictions to the choices of one mask."""
+        """Fit a temperature and a lapse rate with which the predictions ``p`` explain the choices
+        of the mask. Lapse rates above 0 are tried only if ``may_lapse`` is True.
+        """
         data = self._data
         return fit_link(
             p,
@@ -485,8 +487,8 @@ class _Search:
             self.try_point(refined)
 
     def result(self) -> _PlayerFit:
-        """Return the best fit found, with the link and the predictions for each mask (set of
-        choices to fit to).
+        """Return the best fit found, with temperature, lapse rate and predictions for each mask
+        (set of choices to fit to).
         """
         predictions = [self.predict(parameters) for parameters in self.parameters]
         p = np.stack(predictions)  # [mask, episode, round, outcome]
@@ -496,8 +498,11 @@ class _Search:
 
 
 def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[str, _PlayerFit]:
-    """Fit families to one player, one algorithm at a time. Only families whose loss on the grid is
-    near the best one are optimised further (:data:`_FAR_IN_NATS`).
+    """Fit families to one player, one algorithm at a time: first on each family's grid of
+    parameters, then by an optimiser.
+
+    The optimiser is left out for families whose loss on the grid is far above the lowest loss of
+    all families (:data:`_FAR_IN_NATS`, :data:`_FAR_PER_CHOICE`).
 
     Args:
         data: the player's choices.
@@ -527,8 +532,8 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
 
 
 def _try_contained(search: _Search, inner: _Search) -> None:
-    """Try the members of a family that equal, or are close to, the best members of a simpler family
-    that it extends.
+    """Try parameters of a family with which it equals, or nearly equals, a simpler family with its
+    best parameters (:func:`~interp.choices.optimum.contained_points`).
 
     Args:
         search: the search of the family, which stores parameters that fit better than before.

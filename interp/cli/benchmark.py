@@ -14,7 +14,7 @@ from interp.support.lazy import resolve_name
 
 
 def _describe_methods() -> str:
-    """Return a text for the help that lists the key of every method."""
+    """Return a text for the help that lists the keys of all interpretability methods."""
     from circuits.benchmark.methods import select
 
     return ", ".join(dict.fromkeys(method.key for method in select()))

@@ -394,13 +394,14 @@ def _list_parameters(
 ) -> list[inspect.Parameter]:
     """Return the parameters of a command: its arguments and options.
 
-    Two kinds of parameters of the function are left out: ``say``, the object that prints the
-    command's output, and parameters that get the values of several options.
+    A parameter of the function may hold the values of several options in a mapping, such as
+    ``sizes``. The command has these options instead of it. The parameter ``say``, which prints the
+    command's output, is left out.
 
     Args:
         function: the command's function.
-        options_by_holder: name of a parameter of the function that gets the values of several
-            options, as a mapping -> these options by name.
+        options_by_holder: name of each parameter that holds several options -> these options, by
+            name.
     """
     helps = _VOCABULARY | _parse_args_section(function)
     function_parameters = inspect.signature(function, eval_str=True).parameters

@@ -9,7 +9,7 @@ from interp.cli.command import Say, command
 
 
 def _describe_claims() -> str:
-    """Return a text for the help with the key and the sentence of every claim, one claim per line."""
+    """Return a text for the help: key and sentence of each claim of the paper, one per line."""
     from reports.ledger.claims import CLAIMS
 
     return "\n".join(f"{claim.key}: {claim.sentence}" for claim in CLAIMS)

@@ -113,8 +113,8 @@ def _refuse_ineffective_settings(
         player: the player's name in the error message.
         settings: all settings with their values.
         effective: names of the settings that have an effect.
-        options: names of the settings with an option that lacks the ``max_`` of the setting's name,
-            such as ``--retries`` for ``max_retries``.
+        options: names of the settings whose option leaves out a leading ``max_``, such as
+            ``--retries`` for ``max_retries``.
     """
     # Any model and any server: their defaults are the same.
     defaults = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}

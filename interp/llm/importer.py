@@ -122,7 +122,7 @@ def _read_bits(
 
 def _list_notes_by_round(path: Path, notes: list[Any], n_rounds: int) -> tuple[str | None, ...]:
     """Return a tuple with the note after each round; None where the file has something other than
-    text. If the file has one note more, the first one, which must be empty, is left out.
+    text. If there is one note more than rounds, the first note is left out; it must be empty.
 
     Args:
         path: path of the file, for error messages.

@@ -217,8 +217,8 @@ def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:
 
 
 def _describe_other(path: Path) -> str:
-    """Return, in words, what a file is that is not a trace of this package; "" if it is one. Only
-    its first bytes are read.
+    """Return "" if a file is a trace of this package, and otherwise a phrase that says what it is
+    instead, such as "gzipped; unpack it". Only its first bytes are read.
     """
     if not path.is_file():
         return "no regular file, and is not opened"

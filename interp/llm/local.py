@@ -329,7 +329,7 @@ class LocalBackend(Backend):
         import torch
 
         def stop_at_end(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-            """Tell ``generate`` which rows have ended, from their last tokens."""
+            """Return which answers have ended, from their last tokens, Bool[request]."""
             has_ended = [self._ends_answer(token) for token in ids[:, -1].tolist()]
             return torch.tensor(has_ended, device=ids.device)
 

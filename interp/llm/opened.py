@@ -368,12 +368,15 @@ class Opened:
             batch: number of episodes at a time.
 
         Returns:
-            An object with the changes of the logit difference (outcome 1 minus outcome 0):
-            ``patched`` by each patch, Float[hook, episode]; ``full`` by the changed prompt,
-            Float[episode]; and ``control`` by a control, which adds the same change of activations
-            at another expert, Float[hook, episode]. Its ``to_frame()`` has one row per hook. The
-            column restored is the effect of the patch as a share of the effect of the changed
-            prompt, the column control the same for the control.
+            An object with changes of the logit difference (outcome 1 minus outcome 0):
+
+            * ``full``: by the changed prompt, Float[episode];
+            * ``patched``: by the patch of each hook, Float[hook, episode];
+            * ``control``: by a control, which adds the same change of activations at the vote or
+              count of another expert, Float[hook, episode].
+
+            Its ``to_frame()`` has one row per hook. The columns restored and control are the
+            effects of the patch and of the control, as shares of the effect of the changed prompt.
         """
         require_known("part of a round to patch", of, ("vote", "count"))
         require(
@@ -408,7 +411,9 @@ class Opened:
         )
 
     def _settings(self, **settings: Any) -> dict[str, Any]:
-        """Return the record of a result: the model and all settings that it was opened with."""
+        """Return what is recorded with a result: the model, the settings that it was opened with,
+        and the ``settings`` of the analysis.
+        """
         return provenance(
             model=self.name,
             prompt=self.prompt,  # None: the built-in one
@@ -491,8 +496,9 @@ class _Conversations:
             names: names of the hooks to record.
 
         Returns:
-            The probability of outcome 1 in each episode, and the activations of each hook at every
-            labelled position.
+            The probability of outcome 1, Float[episode], and name of a hook -> its activations,
+            Float[episode, position, ...]. The positions are those of :meth:`Opened.play`: where
+            the answer begins, the experts' votes and, with notes, their counts.
         """
         prompts = self._list_prompts()
         # Positions to record, [episode][label], counted from the end; -1 is where the answer begins.

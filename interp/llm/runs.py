@@ -91,7 +91,7 @@ class LLMRun:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """The tuple (model, condition, regime). Runs with equal tuples are averaged."""
+        """The tuple (model, condition, regime). Tables of scores average runs with equal tuples."""
         return self.model, self.condition.name, self.regime
 
     @property

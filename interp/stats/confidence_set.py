@@ -36,7 +36,7 @@ class ModelConfidenceSet(NamedTuple):
     Attributes:
         included: True for each model in the set, ``[model]``.
         p_values: p-value of each model, ``[model]``. A model is in the set if its p-value is at
-            least ``1 - level``; the last remaining model has 1.
+            least ``1 - level``. The test eliminates models one by one; the last one has p-value 1.
     """
 
     included: NDArray[np.bool_]

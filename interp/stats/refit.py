@@ -70,10 +70,10 @@ _MAX_LOG_WIDTH = 100.0  # half widths of a log beyond this are cut, so that no b
 
 
 def inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
-    """Return the half width of a 95 % interval as a multiple of the standard error that ignores the
-    refitting.
+    """Return the half width of a 95 % interval, divided by the standard error for a fixed fit.
 
-    It is larger than 1.96, the value for the mean of many episodes without a fit.
+    A fixed fit is one that does not vary with its training data. The result is more than 1.96, the
+    value for the mean of many episodes, because a cross-validated fit does vary.
 
     Args:
         n_episodes: number of episodes.
@@ -275,10 +275,10 @@ def interval(
             upper bound of q is computed as if one episode had this loss. If ``smallest`` is 0, both
             bounds of q are 0. For accuracies, the loss is always half a miss (0.5), whatever
             ``smallest`` is.
-        width: half width of the interval of log q, in standard errors. The standard error is the
-            one that ignores that the fit varies with its training data. When None, the width is
-            computed from Student's t, ``n_folds`` and the effective number of episodes
-            (:func:`effective_sample_size`; docs/method/intervals.md). It is then more than 1.96.
+        width: half width of the interval of log q, divided by the standard error of log q for a
+            fixed fit. When None, :func:`inflation` computes it, from ``n_folds`` and the effective
+            number of episodes. It is then more than 1.96, because the fit varies with its training
+            data.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
@@ -330,9 +330,11 @@ def difference(
     correlation = min(max(float(of_fit @ of_control) / spread, -1.0), 1.0) if spread > 0 else 0.0
 
     def combine(x: float, y: float) -> float:
-        """Return the distance of a bound from the difference, where ``x`` and ``y`` are the
-        distances of the two ratios' bounds: like the standard error of a difference of two
-        correlated numbers with the standard errors x and y (MOVER, Zou and Donner 2008).
+        """Return how far a bound of the gain lies from the gain. ``x`` and ``y`` say how far a
+        bound of each ratio lies from that ratio.
+
+        They are combined like the standard errors of two correlated numbers, for the standard error
+        of their difference (MOVER, Zou and Donner 2008).
         """
         squared = x * x + y * y - 2 * correlation * x * y
         return sqrt(max(squared, 0.0))
@@ -368,12 +370,12 @@ def smallest_detectable_score(losses: ArrayLike, references: ArrayLike, n_folds:
 
 @dataclass(frozen=True, eq=False)
 class _LogInterval:
-    """The ratio of summed losses over summed references, with its interval, which is symmetric on
-    the log scale.
+    """The summed losses of a fit, divided by the summed reference losses, such as those of a
+    constant prediction. The 95 % interval of this ratio is symmetric on the log scale.
 
     Attributes:
-        ratio: summed losses over summed references.
-        low, high: bounds of the ratio.
+        ratio: the ratio.
+        low, high: bounds of its interval.
         half: half width of the interval of the log of the ratio.
         contributions: what each episode contributes to the sampling error of the log of the ratio,
             ``[episode]``.
@@ -405,8 +407,8 @@ class _LogInterval:
             score: "accuracy" if losses are misses and references are steps, so that the ratio is at
                 most 1; otherwise "skill" or "ratio".
             smallest: loss that is assumed in one episode, for a bound, if all losses are 0.
-            width: half width of the interval as a multiple of the standard error that ignores the
-                refitting; when None, that of :func:`inflation`.
+            width: half width of the interval of the log of the ratio, divided by the standard error
+                for a fixed fit; when None, :func:`inflation` computes it.
         """
         episode_losses = _sum_per_episode(losses)
         episode_references = _sum_per_episode(references)

@@ -137,7 +137,9 @@ def _converter_for(kind: Any) -> _Converter:
 
 
 def _make_choice_converter(choices: tuple[Any, ...]) -> _Converter:
-    """Return the function that accepts the values in ``choices``, as of a ``Literal``."""
+    """Return the function that returns the values in ``choices`` (those of a ``Literal``)
+    unchanged, and :data:`MISFIT` for other values.
+    """
 
     def convert(value: Any, finite: bool) -> Any:
         return value if isinstance(value, Hashable) and value in choices else MISFIT
@@ -160,7 +162,9 @@ def _make_union_converter(kinds: tuple[Any, ...]) -> _Converter:
 
 
 def _make_class_converter(kind: Any) -> _Converter:
-    """Return the function that accepts instances of the class ``kind``."""
+    """Return the function that returns instances of the class ``kind`` unchanged, and
+    :data:`MISFIT` for other values.
+    """
     return lambda value, finite: value if isinstance(value, kind) else MISFIT
 
 
@@ -254,8 +258,8 @@ def _make_list_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
     is_fixed_tuple = origin is tuple and parts[-1] is not ...
 
     def convert(value: Any, finite: bool) -> Any:
-        """Return the converted elements of ``value`` as a tuple or list, or :data:`MISFIT`. Where no
-        tuple is expected, a sequence in which nothing is converted is returned itself.
+        """Return the converted elements of ``value`` as a tuple or list, or :data:`MISFIT`. Return
+        ``value`` itself if no element changes and the expected type is not a tuple.
         """
         if type(value) is not tuple:
             value = _convert_row(value)  # a one-dimensional array as a list
@@ -315,8 +319,8 @@ def _check_iterable(origin: Any, convert: _Converter, value: Any) -> Any:
 
 
 def _make_mapping_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
-    """Return the function that checks a mapping, its keys and its values. A mapping in which nothing
-    is converted is returned itself.
+    """Return the function that checks a mapping, its keys and its values. It returns the mapping
+    itself if no key or value has to be converted, otherwise a new dictionary.
 
     Args:
         origin: the expected class without its parameters, such as ``dict``.

@@ -130,7 +130,9 @@ def register_modules(**modules: str) -> None:
 
 
 def entry(kind: str) -> ModuleType:
-    """Import and return the module that :func:`register_modules` registered for ``kind``."""
+    """Import and return the module that provides objects of a ``kind``, such as "tasks" or
+    "circuits", as :func:`register_modules` registered it.
+    """
     return import_module(_MODULES_OF_KINDS[kind])
 
 

@@ -100,9 +100,9 @@ def cached_in_session(
     """Decorate a function so that its results are cached on its first argument, keyed by the other
     arguments.
 
-    Keyword arguments are compared by type and value, so that 1, 1.0 and True differ; and so are
-    positional strings, integers, tuples and None. Other positional arguments are compared by
-    identity.
+    Keyword arguments are compared by type and value, so that 1, 1.0 and True differ. Positional
+    arguments are compared in this way only if they are strings, integers, tuples or None; others
+    are compared by identity.
 
     Args:
         find: the function; its first argument must have a ``__dict__``.
@@ -264,8 +264,9 @@ class Finished:
         return Path(self.folder) / file_name, record
 
     def _describe_fields(self, kind: Any) -> Any:
-        """Return the names and types of the fields of the dataclasses in a type. They are part of a
-        part's key, so that a part saved before such a class changed is not read.
+        """Return the names and types of the fields of all dataclasses that occur in a type. The
+        name of a part's file depends on them, so a file from before a change of such a class is not
+        read.
 
         Args:
             kind: the type of the part.
