@@ -31,7 +31,6 @@ LEFT_OUT = {
         f"Algorithm.{name}": "a step inside a round: run checks the episodes"
         for name in ("advance", "list_dependencies")
     },
-    "Measure.from_dict": "reads what to_dict wrote; its reader says which file is damaged",
     "HookedLatentTransformer.hooks": "TransformerLens' own context manager does the work when it is entered",
 }
 """Methods that no junk is thrown at, and why."""

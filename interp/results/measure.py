@@ -27,7 +27,7 @@ measured one.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isnan, nan
 from pathlib import Path
@@ -394,33 +394,6 @@ class Measure:
         other_fields["unless"] = dict(self.unless)
         return {"key": self.key, **row, **other_fields}
 
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Measure:
-        """Make a measure from a ``record`` that :meth:`to_dict` wrote. Numbers that are null in
-        JSON become NaN.
-
-        >>> measure = Measure("a", "A", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.2)}, unless={"no": "why"})
-        >>> Measure.from_dict(measure.to_dict()) == measure
-        True
-        """
-        check_type("a measure's record", record, Mapping[str, Any])
-        names = [field.name for field in fields(cls)]
-        for name in (*names, "low", "high"):
-            require(name in record, f"a measure's record lacks {name!r}; give what to_dict() wrote")
-        values = {name: record[name] for name in names}
-        values["number"] = Interval(
-            estimate=_number_of_json(record["number"]),
-            low=_number_of_json(record["low"]),
-            high=_number_of_json(record["high"]),
-        )
-        values["threshold"] = _number_of_json(record["threshold"])
-        controls = check_type("controls", record["controls"], Mapping[str, Mapping[str, Any]])
-        values["controls"] = {
-            name: Control(_number_of_json(control.get("number")), control.get("counts", True))
-            for name, control in controls.items()
-        }
-        return cls(**values)
-
     def __str__(self) -> str:
         text = self.claim
         if self.about:
@@ -445,11 +418,6 @@ class Measure:
         if 0 < self.threshold < 1e-6:  # so small a threshold stands for "not 0"
             return "more than 0"
         return f"at least {self.threshold:g}"
-
-
-def _number_of_json(value: float | None) -> float:
-    """Return a number that was read from JSON, where NaN is written as null."""
-    return nan if value is None else value
 
 
 def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:

@@ -149,14 +149,13 @@ def make(
     parts = _list_parts(claims, models, digests)
     finished = Finished(folder_to_write(folder) / "parts", {"sizes": asdict(sizes)})
     # The names of all parts of the share; those that are stored are read again, not measured.
-    names = finished.divide(parts, list[dict[str, Any]], shard)
+    names = finished.divide(parts, list[Measure], shard)
     entries: dict[str, list[Measure]] = defaultdict(list)
     with bar("measuring the paper's claims", len(names)) as advance, session():
         for name in names:
             claim, model = parts[name]
-            measure = partial(_measure, claim, model, sizes)
-            records = finished.part(name, list[dict[str, Any]], measure)
-            entries[claim.key] += map(Measure.from_dict, records)
+            measure = partial(MEASUREMENTS[claim.key], model, sizes)
+            entries[claim.key] += finished.part(name, list[Measure], measure)
             advance(1)
     settings = provenance(sizes=asdict(sizes), models=digests)
     return Ledger(dict(entries), settings)
@@ -206,17 +205,6 @@ def _list_parts(
     tested = ", ".join(digests)
     require(parts, f"none of these claims is about {tested or 'no model'}")
     return parts
-
-
-def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, Any]]:
-    """Measure a claim on a model, and return each measure as a dictionary of JSON values.
-
-    Args:
-        claim: the claim.
-        model: a model that the claim is about.
-        sizes: number of episodes and rounds, and the seed.
-    """
-    return [measure.to_dict() for measure in MEASUREMENTS[claim.key](model, sizes)]
 
 
 def _page(ledger: Ledger) -> Report:

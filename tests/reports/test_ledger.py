@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import interp
-from interp.results.measure import Measure
+from interp.results.measure import Control, Measure
+from interp.stats.intervals import Interval
+from interp.support.session import Finished
 from interp.tasks import experts
 from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
 from reports import ledger
@@ -125,10 +127,20 @@ def test_what_cannot_be_measured_is_refused(tmp_path):
     refuses("n_episodes must be 16 or more, got 4", Sizes, n_episodes=4)
 
 
-def test_a_measure_survives_its_file():
-    model = interp.load("wma-handwired", n_experts=4)
-    (measure,) = measure_exactness(model, SIZES, key="exact weights")
-    assert Measure.from_dict(json.loads(json.dumps(measure.to_dict()))) == measure
+def test_a_measure_survives_its_file(tmp_path):
+    measure = Measure(
+        "a",
+        "A claim",
+        Interval(0.9, 0.8, 1.0),
+        threshold=0.5,
+        no_threshold=0.4,
+        controls={"chance": Control(0.1, counts=False)},
+        unless={"no": "few episodes"},
+        rests_on=("table",),
+    )
+    finished = Finished(tmp_path, {})
+    finished.save("part", list[Measure], [measure])
+    assert finished.load("part", list[Measure]) == [measure]
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):
