@@ -29,22 +29,11 @@ def held() -> tuple[torch.Tensor, np.ndarray]:
     return torch.from_numpy(latents), states
 
 
-@pytest.mark.parametrize("per_latent", [True, False])
-def test_a_state_held_linearly_is_read_exactly_on_other_episodes(held, per_latent):
+def test_a_state_held_linearly_is_read_exactly_on_other_episodes(held):
     latents, states = held
-    decoder = Decoder.fit(latents[:8], states[:8], per_latent=per_latent)
+    decoder = Decoder.fit(latents[:8], states[:8])
     assert_allclose(decoder(latents[8:]), states[8:], atol=1e-9)
-    assert_allclose(predict_across_folds(latents, states, per_latent=per_latent), states, atol=1e-9)
-
-
-def test_a_map_per_latent_reads_no_other_latent(held):
-    latents, states = held
-    decoder = Decoder.fit(latents, states, per_latent=True)
-    shifted = latents.clone()
-    shifted[:, :, 1] += 1
-    changed = (decoder(shifted) - decoder(latents)).abs().amax((0, 1, 3))
-    assert changed[0] == changed[2] == 0
-    assert changed[1] > 0.01
+    assert_allclose(predict_across_folds(latents, states), states, atol=1e-9)
 
 
 def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
@@ -171,11 +160,10 @@ def test_a_move_goes_where_latents_vary_with_what_is_decoded(column, step):
     assert_allclose((joint.move(latents, change) - latents)[:, 0], change, atol=1e-9)
 
 
-@pytest.mark.parametrize("per_latent", [True, False])
 @pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2)])
-def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, shape):
+def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, shape):
     latents, states = held
-    decoder = Decoder.fit(latents, states.reshape(12, 6, *shape), per_latent=per_latent)
+    decoder = Decoder.fit(latents, states.reshape(12, 6, *shape))
     rng = np.random.default_rng(2)
     change = torch.from_numpy(rng.normal(size=(12, 6, *shape)))
     shifted = decoder.move(latents, change)
@@ -185,12 +173,6 @@ def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, s
     once = decoder.move(latents, change[0, 0])
     same_everywhere = change[:1, :1].expand(12, 6, *shape)
     assert_allclose(decoder(once) - decoder(latents), same_everywhere, atol=1e-9)
-    if per_latent:
-        alone = torch.zeros(shape, dtype=torch.float64)
-        alone[1] = 1
-        difference = (decoder.move(latents, alone) - latents).abs()
-        is_changed = difference.amax((0, 1, 3)) > 1e-9
-        assert is_changed.tolist() == [False, True, False]
     refuses(
         r"states have shape .* got a change of shape \(12, 6, 3, 3",
         decoder.move,
@@ -243,11 +225,3 @@ def test_what_does_not_fit_is_refused(held):
     refuses("at least 5 episodes, got 4", predict_across_folds, latents[:4], states[:4])
     refuses("needs 2 folds or more", predict_across_folds, latents, states, n_folds=0)
     refuses("leading axes of the latents", Decoder.fit, latents, states[:8])
-    refuses("with 3 latents", Decoder.fit, latents, states[:, :, :2], per_latent=True)
-    refuses(
-        r"\[..., latent, k\] with 3 latents, got \(12, 6, 3\)",
-        Decoder.fit,
-        latents,
-        states[..., 0],
-        per_latent=True,
-    )

@@ -482,7 +482,7 @@ def fit_crossfitted_writer(
     # The first two arguments are those of a decoder without folds, and are not used to decode: each
     # episode is decoded by one of `fits`.
     decoder = CrossFitted(
-        first.decoder.maps, first.decoder.shape, fits=fits, fold=tuple(fold.tolist())
+        first.decoder.affine, first.decoder.shape, fits=fits, fold=tuple(fold.tolist())
     )
     return replace(first, decoder=decoder)
 

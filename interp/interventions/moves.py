@@ -243,8 +243,7 @@ class Writer:
         always in one random direction, drawn with ``seed``. The direction is orthogonal to all
         changes that this writer makes.
         """
-        (affine_map,) = self.decoder.maps  # one map reads all rows together
-        steps = affine_map.steps.double().cpu()  # [element, row * width]
+        steps = self.decoder.affine.steps.double().cpu()  # [element, row * width]
         # The left singular vectors are an orthonormal basis of all steps, [row * width, step];
         # those with a singular value of 0 are in no step's direction.
         vectors, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)

@@ -11,10 +11,9 @@ They are for models in which the weights do not show where a state is stored.
     True
 
 The map is fitted by least squares or ridge regression. A ridge penalty shrinks the decoded values,
-so use none where their sizes matter. One map reads all latents together; with ``per_latent`` each
-latent holds a part of the state and has a separate map. :meth:`Decoder.move` changes latents so
-that the decoded state changes by a chosen amount. A model need not use a state that can be decoded:
-interventions show what it uses.
+so use none where their sizes matter. One map reads all latents together. :meth:`Decoder.move`
+changes latents so that the decoded state changes by a chosen amount. A model need not use a state
+that can be decoded: interventions show what it uses.
 
 How latents are moved, and when a penalty is needed: docs/method/decoders.md.
 """
@@ -196,11 +195,11 @@ class Decoder:
     with latents returns the decoded states.
 
     Attributes:
-        maps: one affine map that reads all latents together, or one for each latent.
+        affine: the map, which reads all latents together.
         shape: shape of the state of one episode at one round.
     """
 
-    maps: tuple[Affine, ...]
+    affine: Affine
     shape: tuple[int, ...]
 
     @classmethod
@@ -210,7 +209,6 @@ class Decoder:
         states: ArrayLike | Tensor,
         *,
         ridge: float = 0.0,
-        per_latent: bool = False,
     ) -> Decoder:
         """Fit a linear map (with offset) from latents to an algorithm's states, in double precision.
 
@@ -221,40 +219,28 @@ class Decoder:
             latents: the vectors that a model carries from round to round,
                 ``[*sample, latent, d_model]``. ``*sample`` are any leading axes, such as episode
                 and round.
-            states: the algorithm's states at the same samples, ``[*sample, ...]``. With
-                ``per_latent``: ``[*sample, latent, k]``, the part of the state that each latent
-                holds.
+            states: the algorithm's states at the same samples, ``[*sample, ...]``.
             ridge: penalty per sample on the squared slopes, for features scaled to standard
                 deviation 1; 0 for least squares.
-            per_latent: True to fit a separate map from each latent to its part of the state.
         """
         targets = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
-        *sample, n_latents, _ = latents.shape
+        sample = latents.shape[:-2]
         n_leading = len(sample)
         leading_axes, shape = tuple(targets.shape[:n_leading]), tuple(targets.shape[n_leading:])
         require(
             leading_axes == tuple(sample),
             f"states must have the leading axes of the latents, {tuple(sample)}, got shape {tuple(targets.shape)}",
         )
-        has_latents = len(shape) > 1 and shape[0] == n_latents
-        require(
-            not per_latent or has_latents,
-            f"decoding per latent needs [..., latent, k] with {n_latents} latents, got {tuple(targets.shape)}",
-        )
-        n_samples, n_maps = prod(sample), n_latents if per_latent else 1
-        x = latents.double().reshape(n_samples, n_maps, -1)  # [sample, map, feature]
-        y = targets.reshape(n_samples, n_maps, -1)  # [sample, map, output]
-        maps = tuple(Affine.fit(x[:, i], y[:, i], ridge) for i in range(n_maps))
-        return cls(maps, shape)
+        n_samples = prod(sample)
+        x = latents.double().reshape(n_samples, -1)  # [sample, feature]
+        y = targets.reshape(n_samples, -1)  # [sample, output]
+        return cls(Affine.fit(x, y, ridge), shape)
 
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "*any"]:
         """Decode states ``[..., *shape]`` from latents ``[..., latent, d_model]``."""
-        maps = self.maps
-        flat = latents.double().flatten(-2)
-        parts = flat.unflatten(-1, (len(maps), -1)).unbind(-2)  # one [..., feature] per map
-        decoded = [affine_map(part) for affine_map, part in zip(maps, parts, strict=True)]
+        decoded = self.affine(latents.double().flatten(-2))  # [..., output]
         leading_axes = latents.shape[:-2]
-        return torch.stack(decoded, -2).reshape(*leading_axes, *self.shape)
+        return decoded.reshape(*leading_axes, *self.shape)
 
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
@@ -268,20 +254,16 @@ class Decoder:
             change: change of the decoded state, ``[*batch, *shape]``, where ``shape`` is the shape
                 of the decoder's states.
         """
-        maps, shape = self.maps, self.shape
+        shape = self.shape
         n_leading = change.ndim - len(shape)
         leading_axes, last_axes = change.shape[:n_leading], tuple(change.shape[n_leading:])
         require(
             last_axes == shape,
             f"this decoder's states have shape {shape}, got a change of shape {tuple(change.shape)}",
         )
-        # One map for all latents, or one per latent; each has its part of the state. All maps have
-        # equally many outputs.
-        slopes = maps[0].slopes
-        by_map = change.to(slopes).reshape(*leading_axes, len(maps), slopes.shape[1])
-        parts = by_map.unbind(-2)  # one [*batch, output] per map
-        steps = [part @ affine_map.steps for affine_map, part in zip(maps, parts, strict=True)]
-        step = torch.stack(steps, -2).reshape(*leading_axes, *latents.shape[-2:])
+        slopes = self.affine.slopes  # [feature, output]
+        outputs = change.to(slopes).reshape(*leading_axes, slopes.shape[1])
+        step = (outputs @ self.affine.steps).reshape(*leading_axes, *latents.shape[-2:])
         return latents + step.to(latents)
 
 
@@ -291,7 +273,6 @@ def predict_across_folds(
     *,
     n_folds: int = N_FOLDS,
     ridge: float = 0.0,
-    per_latent: bool = False,
     seed: int = 0,
     participants: Any = None,
 ) -> Float[Tensor, episode * any]:
@@ -301,13 +282,11 @@ def predict_across_folds(
     Args:
         latents: the vectors that a model carries from round to round,
             ``[episode, ..., latent, d_model]``, where ``...`` are axes such as the round.
-        states: the algorithm's states at the same samples, ``[episode, ..., *shape]``. With
-            ``per_latent`` a state is ``[latent, k]``, the part that each latent holds.
+        states: the algorithm's states at the same samples, ``[episode, ..., *shape]``.
         n_folds: number of folds. All episodes of a participant are in one fold, which is decoded by
             a fit to the other folds.
         ridge: penalty per sample on the squared slopes, for features scaled to standard deviation
             1; 0 for least squares.
-        per_latent: True to fit a separate map from each latent to its part of the state.
         seed: seed of the random folds.
         participants: name or number of each episode's participant; when None, each episode counts
             as one participant.
@@ -330,8 +309,6 @@ def predict_across_folds(
     decoded = torch.empty_like(targets)
     for k in range(n_folds):
         held_out = fold == k
-        decoder = Decoder.fit(
-            latents[~held_out], targets[~held_out], ridge=ridge, per_latent=per_latent
-        )
+        decoder = Decoder.fit(latents[~held_out], targets[~held_out], ridge=ridge)
         decoded[held_out] = decoder(latents[held_out]).to(decoded)
     return decoded

@@ -92,7 +92,7 @@ def test_every_episode_is_read_and_moved_by_the_fit_of_its_own_fold():
     fits = [Decoder.fit(x, factor * first_number.numpy()) for factor in range(1, 6)]
     first = fits[0]
     crossed = CrossFitted(
-        first.maps, first.shape, fits=tuple(fits), fold=(0, 1, 2, 3, 4) * 2 + (0, 1)
+        first.affine, first.shape, fits=tuple(fits), fold=(0, 1, 2, 3, 4) * 2 + (0, 1)
     )
     factors = torch.tensor([1.0, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]).double()
     assert torch.allclose(crossed(x), factors.view(-1, 1, 1) * first_number)

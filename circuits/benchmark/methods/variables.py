@@ -240,6 +240,7 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
 
 def _fit_state_decoder(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
     """Fit a linear decoder of the algorithm's state, for models without an exact reader of latents.
+    Each latent's part of the state is decoded from this latent alone.
 
     Returns:
         A function from latents to the state.
@@ -249,9 +250,15 @@ def _fit_state_decoder(subject: KnownMachine, material: Material) -> Callable[[T
     # The state after each round, and the latents that the round wrote (index 0 has the initial ones).
     values = np.asarray(material.variables[NEXT + key], np.float64)
     state = run.layout.per_latent(torch.from_numpy(values))  # split among the latents
-    has_several = run.layout.n_latents > 1
-    decoder = Decoder.fit(run.latents[:, 1:], state, ridge=RIDGE, per_latent=has_several)
-    return lambda latents: run.layout.state(decoder(latents))  # joined again
+    parts = zip(run.latents[:, 1:].split(1, -2), state.unbind(2), strict=True)
+    decoders = [Decoder.fit(latent, part, ridge=RIDGE) for latent, part in parts]
+
+    def decode(latents: Tensor) -> Tensor:
+        """Decode each latent's part of the state, and join the parts."""
+        rows = zip(decoders, latents.split(1, -2), strict=True)
+        return run.layout.state(torch.stack([decode_row(row) for decode_row, row in rows], -2))
+
+    return decode
 
 
 def _answer_das(question: str, subject: KnownMachine, material: Material) -> Answer:
