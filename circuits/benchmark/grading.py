@@ -218,8 +218,8 @@ class BenchmarkResult(Result):
         return figures.heatmaps({"": self.means}, label="mean score", limit=1.0, width=4.1)
 
     @checked
-    def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
-        """Return the mean of one score for each method, with a 95 % interval.
+    def summary(self, question: str) -> pd.DataFrame:
+        """Return the mean of a question's main score for each method, with a 95 % interval.
 
         A form is one construction of a machine, such as "R, softmax"; variants are changed copies
         of it. A score is first averaged over the variants and seeds of each form. These averages
@@ -227,40 +227,33 @@ class BenchmarkResult(Result):
 
         Args:
             question: key of the question, such as "edges".
-            score: name of the score, such as "auroc"; the question's main score when empty.
-            by: columns of :meth:`to_frame` to group by besides the method, such as "variant".
 
         Returns:
-            One row per method (and per value of ``by``). The columns are those of ``by``, method
-            (its key), mean, low and high (the ends of its interval) and subjects (number of
-            subjects with this score; each variant of a form is one subject). Rows are sorted by the
-            columns ``by``, then by the mean, the best first.
+            One row per method. The columns are method (its key), mean, low and high (the ends of
+            its interval) and subjects (number of subjects with this score; each variant of a form
+            is one subject). The method with the best mean comes first.
         """
-        for name in by:
-            require_known("column", name, _COLUMNS)
         require_known("question", question, QUESTIONS)
-        score = score or QUESTIONS[question].headline
+        score = QUESTIONS[question].headline
         frame = self.to_frame().query("question == @question and score == @score and value.notna()")
         require(
             len(frame) > 0,
             f"no method has a score {score!r} of question {question!r} in this result",
         )
         rows = []
-        columns = [*by, "method"]
-        for keys, group in frame.groupby(columns, sort=False):
+        for method, group in frame.groupby("method", sort=False):
             by_form = group.groupby(["machine", "form"])["value"].mean()
             mean, low, high = bootstrap_mean(by_form.to_numpy())
             row = {
-                **dict(zip(columns, keys, strict=True)),
+                "method": method,
                 "mean": float(mean),
                 "low": float(low),
                 "high": float(high),
                 "subjects": group["subject"].nunique(),
             }
             rows.append(row)
-        ascending = [True] * len(by) + [False]
         return pd.DataFrame(rows).sort_values(
-            [*by, "mean"], ascending=ascending, kind="stable", ignore_index=True
+            "mean", ascending=False, kind="stable", ignore_index=True
         )
 
     @checked
