@@ -166,17 +166,6 @@ class Interaction:
         """``Q_t(s_t, .)``: values of all actions at the current state, from the current Q-table."""
         return self._tables[self._rows, self.round, self.states]
 
-    @property
-    def values_before(self) -> Float[np.ndarray, "episode action"]:
-        """``Q_{t-1}(s_t, .)``: values of all actions at the current state, from the Q-table before
-        the last update.
-
-        A machine that chooses before it updates its table uses these values. In the first round
-        they are zero.
-        """
-        before = max(self.round - 1, 0)
-        return self._tables[self._rows, before, self.states]
-
     @checked
     def advance(self, choices: ArrayLike | None = None) -> None:
         """Play one round in every episode: take the actions, and draw rewards and next states.

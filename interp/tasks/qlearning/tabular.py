@@ -34,9 +34,6 @@ class QLearner:
         alpha: learning rate in (0, 1].
         gamma: discount in [0, 1).
         epsilon: probability of a uniformly random action.
-        before_update: True to choose the action from the table before the last update,
-            ``Q_{t-1}(s_t, .)``, as the handwired transformer does. This changes the choice only
-            after a step from a state to itself.
         random_ties: True to choose at random among tied greedy actions; False to choose the tied
             action with the lowest index.
     """
@@ -44,7 +41,6 @@ class QLearner:
     alpha: float = 0.1
     gamma: float = 0.9
     epsilon: float = 0.0
-    before_update: bool = False
     random_ties: bool = False
 
     def __post_init__(self) -> None:
@@ -64,8 +60,7 @@ class QLearner:
 
         def choose() -> _Choices:
             """Return the greedy action in each episode, ``[episode]``."""
-            # Values at the current state, in the table before or after the last update.
-            values = interaction.values_before if self.before_update else interaction.values
+            values = interaction.values
             if self.random_ties:
                 # Uniform numbers at tied actions, 0 elsewhere: the largest is at a random tied one.
                 luck = bellman.greedy_sets(values) * rng.random(values.shape)

@@ -132,10 +132,13 @@ def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwire
         assert returns.get("grid", "model", 30, quantity) == returns.get(
             "grid", "greedy", 30, quantity
         )
-    learner = tabular.QLearner(epsilon=0.2, before_update=True)
     (size,) = returns.settings["sizes"]
-    explored = tabular.run(learner, mdp.sample_mdps(10, *size, seed=4, regime="grid"), 30, 4)
-    expected = explored.rewards.sum(1).mean()
+    mdps = mdp.sample_mdps(10, *size, seed=4, regime="grid")
+    explored = mdp.Interaction(mdps, 30, seed=4, epsilon=0.2)
+    actions = None
+    while not explored.done:  # the model chooses before it updates its table
+        actions = explored.step(actions).next_values_before[:, 0].argmax(-1)
+    expected = explored.episodes().rewards.sum(1).mean()
     assert returns.get("grid", play.EXPLORING, 30, "earned").estimate == pytest.approx(
         expected, abs=1e-12
     )

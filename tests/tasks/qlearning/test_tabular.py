@@ -30,22 +30,6 @@ def test_greedy_acts_by_its_own_table():
     assert e.alpha == 0.5
 
 
-def test_choosing_before_the_update_is_what_a_round_of_the_circuit_does():
-    """Its action in round t + 1 is the greedy choice at s_{t+1} by Q_t, all else shared; after a loop it can differ."""
-    mdps = mdp.sample_mdps(200, 2, 3, seed=0)
-    e = run(QLearner(alpha=0.5, epsilon=0.3, before_update=True), mdps, 30, seed=1)
-    play = mdp.Interaction(mdps, 30, seed=1, epsilon=0.3, alpha=0.5)
-    actions = None
-    while not play.done:
-        step = play.step(actions)
-        values = step.next_values_before[:, 0]
-        actions = values.argmax(-1)
-    assert (play.episodes().actions == e.actions).all()
-    assert (play.episodes().rewards == e.rewards).all()
-    after_update = run(QLearner(alpha=0.5, epsilon=0.3), mdps, 30, seed=1)
-    assert (after_update.actions != e.actions).any()
-
-
 def test_epsilon_greedy_explores_as_often_as_it_says():
     """A uniform action with probability epsilon: with 3 actions, 2/3 of those are not the greedy one."""
     e = run(QLearner(epsilon=0.3), mdp.sample_mdps(400, 4, 3, seed=0), 40, seed=1)
