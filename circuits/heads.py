@@ -92,13 +92,6 @@ class Neuron:
         return n_directions + (self.bias != 0.0)
 
 
-def number_labels(letter: str, n: int) -> tuple[str, ...]:
-    """Return a letter with the numbers 1 to n, as labels: ``("e_1", "e_2", ...)`` for the letter
-    "e".
-    """
-    return tuple(f"{letter}_{i}" for i in range(1, n + 1))
-
-
 def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
     """Return the distinct names of heads and groups of neurons, in the order of first appearance."""
     return tuple(dict.fromkeys(part.name for part in parts))

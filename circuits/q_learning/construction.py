@@ -25,6 +25,7 @@ from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms, bellman, tabular
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.layout import QLearningRound
+from interp.tasks.sized_round import number_names
 
 _FOLDER = Path(__file__).parent
 _NAME = "qlearning-handwired"
@@ -155,8 +156,8 @@ def q_learning(
         buf2=buf2,
         constant=basis.one,
         sink=ids["BOS"],
-        states=wire.number_labels("s", n_states),
-        actions=wire.number_labels("a", n_actions),
+        states=number_names("s", n_states),
+        actions=number_names("a", n_actions),
         variant=variant,
         alpha=alpha,
         gamma=gamma,
@@ -275,9 +276,9 @@ def _group_labels(
         "ALL": positions,
         "ROWS": wiring.states,  # of the Q-table, one per state
         "CANDIDATES": wiring.actions,
-        "COLUMNS": wire.number_labels("c", n_actions),  # of the Q-table, one latent per action
+        "COLUMNS": number_names("c", n_actions),  # of the Q-table, one latent per action
         # The token of the next state is repeated before every action: s'_1 a_1 s'_2 a_2 ...
-        "STATES": wire.number_labels("s'", n_actions),
+        "STATES": number_names("s'", n_actions),
         "DRAWS": wiring.draws,
         "LAST": [f"s'_{n_actions}"],
         # If M < 1, the neurons "2.2 Q-values" also read the axis that marks the token Select, which

@@ -22,6 +22,7 @@ from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.episodes import join_batches
 from interp.tasks.reachability.layout import ReachabilityRound
+from interp.tasks.sized_round import number_names
 
 _FOLDER = Path(__file__).parent
 _EXPANSIONS = ("sum", "mean")
@@ -98,9 +99,9 @@ def reachability(
     # A mean over edges is at least 1 / n_edges where an edge reaches the node.
     neurons = _make_neurons(basis, nodes, n_edges if is_mean else 1)
     ids, out = basis["id"], basis["out"]
-    sources, targets = wire.number_labels("s", n_edges), wire.number_labels("t", n_edges)
+    sources, targets = number_names("s", n_edges), number_names("t", n_edges)
     # Where an edge's source and target are combined.
-    bound = wire.number_labels("e", n_edges) if marks else targets
+    bound = number_names("e", n_edges) if marks else targets
     # Words of the tables -> labels.
     groups = {
         "ALL": labels,
@@ -164,7 +165,7 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> list[
         source_offset, is_combining = 2, ids["e"]
         gate_of_near = gate_of_near - ids["e"]
     else:
-        source_offset, is_combining = 1, pos.sum(wire.number_labels("t", layout.n_edges))
+        source_offset, is_combining = 1, pos.sum(number_names("t", layout.n_edges))
     near, far = copy("id", "near"), copy("id", "far")
     same_node_in_z = (*wire.match(basis, nodes, "id", "id"), (constant, z))
     mark = ((z - shared * sink, out["in"]),)

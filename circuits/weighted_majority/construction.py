@@ -19,6 +19,7 @@ from interp.core.algorithm import Values
 from interp.support.errors import require, require_known
 from interp.tasks.experts import ExpertEpisodes, algorithms, sample
 from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.sized_round import number_names
 
 _FOLDER = Path(__file__).parent
 _VARIANTS = ("R", "P")
@@ -105,12 +106,12 @@ def weighted_majority(
     described_heads = wire.add_descriptions(exact_heads, _FOLDER, form)
     heads = wire.softmax_only(described_heads, eta, make_softmax_heads)
     labels = layout.labels
-    experts = wire.number_labels("e", n_experts)
+    experts = number_names("e", n_experts)
     # Words of the tables -> labels.
     groups = {
         "ALL": labels,
         "EXPERTS": experts,
-        "VOTES": wire.number_labels("p", n_experts),
+        "VOTES": number_names("p", n_experts),
         # Only one-hot codes have no axis for what lies outside the round.
         "BEFORE": labels[:-1] if coordinates.one_hot else labels,
         "AFTER": labels[1:] if coordinates.one_hot else labels,
@@ -164,7 +165,7 @@ def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> list[wi
         log_gamma: by how much an expert's log-weight grows when the expert is right.
     """
     ids, buf1, sink, constant = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
-    experts, votes = wire.number_labels("e", n), ("q0", "q1")
+    experts, votes = number_names("e", n), ("q0", "q1")
     is_r = variant == "R"
 
     copy = partial(wire.copy, basis)  # (labels, source block, target block, scale)

@@ -9,9 +9,10 @@ import pandas as pd
 from scipy.special import softmax
 
 from circuits.basis import Basis, PositionCode
-from circuits.heads import Head, fixed_offset, number_labels
+from circuits.heads import Head, fixed_offset
 from interp.support.checks import checked
 from interp.support.errors import require
+from interp.tasks.sized_round import number_names
 
 
 def required_eta(margin: float, n_positions: int, eps: float) -> float:
@@ -96,7 +97,7 @@ def chooser_table(
         printed lemma requires; eta as the corrected head needs it, the least attention measured
         there on a target or the sink, and 1 - eps.
     """
-    labels = number_labels("t", n_positions)
+    labels = number_names("t", n_positions)
     codes = {"one-hot": PositionCode(labels)}
     for k in n_lines:
         codes[f"sinusoidal, {k} lines"] = PositionCode.sinusoidal(labels, k, seed=0)
