@@ -474,7 +474,7 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
 @dataclass(frozen=True)
 @checked_fields
 class Split:
-    """Settings of :func:`mediate`: which shares to measure, and with how many controls.
+    """Settings of :func:`mediate`: with how many controls shares are measured.
 
     The control of a mediator has the same shares for other sites, which are drawn at random among
     those of its component (kind of activation). If a model that is not a transformer has no other
@@ -482,14 +482,11 @@ class Split:
     are listed in ``settings["random_of_any_point"]`` of the result.
 
     Attributes:
-        each: True to measure each mediator alone as well as all of them together; False to measure
-            only all of them together, which is less work.
         n_random: number of random draws for the control; 0 for no control. A draw has one site
             for a single mediator, and one per mediator for all of them together.
         seed: seed of the draws and of the bootstrap.
     """
 
-    each: bool = True
     n_random: int = 4
     seed: int = 0
 
@@ -526,7 +523,7 @@ def mediate(
             adds updates to its latents, a cause in the latents affects "state" and "latents"
             directly, without any mediator.
         round: rounds in which the cause is set, each separately: an int, a slice, a list or "all".
-        split: settings: which shares are measured, and with how many controls.
+        split: settings: with how many controls shares are measured.
 
     Returns:
         Two shares of the effect for each mediator, and for all together. ``blocked`` is the share
@@ -538,10 +535,9 @@ def mediate(
         mediators = [mediators]
     seed, n_random, routes = split.seed, split.n_random, swap.routes
     all_mediators = routes.require_mediators(mediators)
-    single_mediators = all_mediators if split.each else ()
     # A case is a set of sites that is measured: each mediator alone, and all of them together.
-    cases = [*((site,) for site in single_mediators), all_mediators]
-    names = (*map(str, single_mediators), "all")
+    cases = [*((site,) for site in all_mediators), all_mediators]
+    names = (*map(str, all_mediators), "all")
     draws_by_case: list[list[_Sites]] = []
     with_other_components: list[str] = []
     for name, case in zip(names, cases, strict=True):
