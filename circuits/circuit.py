@@ -618,20 +618,6 @@ class Circuit(Result):
             truth = np.eye(variable.n_classes(values))[truth]  # row k is the code of class k
         return rearrange(truth, "episode round ... -> episode round (...)").astype(np.float64)
 
-    @checked
-    def edit(self, name: str, **changes: Any) -> Circuit:
-        """Return a copy of the circuit in which fields of one head are replaced, for tests that
-        need a wrong circuit. The copy's ``edits`` lists the change.
-
-        Args:
-            name: name or number of the head.
-            **changes: new values of fields of :class:`~circuits.heads.Head`, by field name.
-        """
-        old = self.head(name)
-        heads = tuple(replace(head, **changes) if head is old else head for head in self.heads)
-        edit = f"{old.name}: {', '.join(sorted(changes))}"
-        return replace(self, heads=heads, edits=(*self.edits, edit))
-
     def without(self, *names: str) -> Circuit:
         """Return a copy of the circuit without the heads with these names or numbers. The copy's
         ``edits`` lists them.

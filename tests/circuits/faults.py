@@ -21,6 +21,14 @@ Fault = Callable[[Circuit], Made]
 OTHER_RULE = {"hard": "softmax", "softmax": "hard", "linear": "softmax"}
 
 
+def edit_head(circuit: Circuit, name: str, **changes: Any) -> Circuit:
+    """Return a copy of a circuit in which fields of one head are replaced; ``edits`` lists the change."""
+    old = circuit.head(name)
+    heads = tuple(replace(head, **changes) if head is old else head for head in circuit.heads)
+    edit = f"{old.name}: {', '.join(sorted(changes))}"
+    return replace(circuit, heads=heads, edits=(*circuit.edits, edit))
+
+
 def faults(circuit: Circuit) -> dict[str, Fault]:
     """Every fault of a machine: what takes its circuit and gives it back, or its model, with one thing changed."""
     named: dict[str, Fault] = {}

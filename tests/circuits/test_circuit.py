@@ -11,6 +11,7 @@ import circuits
 from circuits.compiler import activation_sites
 from interp.tasks import experts, mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from tests.circuits.faults import edit_head
 from tests.refusals import refuses
 
 MACHINES = {
@@ -120,7 +121,7 @@ def test_a_location_is_asked_for_by_name() -> None:
 
 def test_an_edit_changes_one_head_and_is_written_down() -> None:
     circuit = circuits.build("wma-handwired", n_experts=2)
-    changed = circuit.edit("2.1", rule="softmax").without("3.3")
+    changed = edit_head(circuit, "2.1", rule="softmax").without("3.3")
     assert [head.name for head in circuit.heads if head not in changed.heads] == [
         "2.1 fetch z",
         "3.3 clean up",

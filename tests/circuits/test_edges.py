@@ -9,6 +9,7 @@ import pytest
 import circuits
 from circuits.circuit import EMBEDDINGS, EXITS, Edge, make_edges
 from circuits.heads import read_variant_rows
+from tests.circuits.faults import edit_head
 from tests.circuits.wires import wires
 from tests.refusals import refuses
 
@@ -82,15 +83,15 @@ def test_a_circuit_wired_otherwise_is_seen() -> None:
     """A head without its query, a key that reads one block more, a write that nobody asked for."""
     circuit = circuits.build(W, n_experts=3)
     basis, stated = circuit.basis, read(circuit.edges)
-    mute = circuit.edit("2.1", scores=circuit.head("2.1").scores[1:])
+    mute = edit_head(circuit, "2.1", scores=circuit.head("2.1").scores[1:])
     assert ("tokens", "2.1 fetch z", "query") in {edge[:3] for edge in stated - read(wires(mute))}
     key = (basis["id"]["w?"], 1e-3 * basis["buf1"]["e_1"])
-    curious = circuit.edit("2.2", scores=(*circuit.head("2.2").scores, key))
+    curious = edit_head(circuit, "2.2", scores=(*circuit.head("2.2").scores, key))
     assert ("1.1 bind", "2.2 fetch y", "key") in {
         edge[:3] for edge in read(wires(curious)) - stated
     }
     stray = (basis["id"]["q1"], 1e-3 * basis["buf2"]["e_1"])
-    writing = circuit.edit("2.2", moves=(*circuit.head("2.2").moves, stray))
+    writing = edit_head(circuit, "2.2", moves=(*circuit.head("2.2").moves, stray))
     added = {edge[:3] for edge in read(wires(writing)) - stated}
     assert added == {(source, "3.1 predict", "query") for source in ("2.2 fetch y", "latents")}, (
         "and it is kept"

@@ -23,6 +23,7 @@ from interp.model.layout import EncodedRounds
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.circuits.faults import edit_head
 
 EPISODES = mdp.sample(6, 40, 4, 4, seed=0)
 STATES, ACTIONS = tuple(f"s_{i}" for i in range(1, 5)), tuple(f"a_{i}" for i in range(1, 5))
@@ -47,7 +48,7 @@ def build(**arguments: Any) -> Circuit:
 
 def without_sink(circuit: Circuit, number: str) -> Circuit:
     """The content chooser as printed: its last score term, the sink, is gone."""
-    return circuit.edit(number, scores=circuit.head(number).scores[:-1])
+    return edit_head(circuit, number, scores=circuit.head(number).scores[:-1])
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def test_q5_without_a_gate_all_tokens_tie_at_zero(ours: Circuit) -> None:
     """In the first round every Q is 0: attention goes to all tokens alike and the policy does not even sum to 1."""
     ids, buf2 = ours.basis["id"], ours.basis["buf2"]
     printed = ((ids["Select"], buf2["Qnext"]),)
-    wrong = ours.edit("3.1", scores=printed).edit("3.2", scores=printed)
+    wrong = edit_head(edit_head(ours, "3.1", scores=printed), "3.2", scores=printed)
     policy = interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions
     assert policy[:, 0].sum(-1).max() < 0.6
     right = interp.rollout(circuits.compile_circuit(ours), EPISODES).predictions[:, 0]
@@ -167,7 +168,7 @@ def test_q7_a_soft_choice_that_shares_its_keys_backs_up_the_mean() -> None:
     for beta, tolerance in ((1.0, 0.1), (100.0, 1e-4)):
         circuit = build(beta=beta)
         choice = circuit.head("3.1")
-        sharing = circuit.edit("3.2", scores=choice.scores, rule=choice.rule)
+        sharing = edit_head(circuit, "3.2", scores=choice.scores, rule=choice.rule)
         assert table_error(sharing)[39] > tolerance
         assert table_error(circuit).max() < 1e-14
 
@@ -176,7 +177,7 @@ def test_q7_a_soft_choice_that_shares_its_keys_backs_up_the_mean() -> None:
 def test_q8_the_td_heads_must_be_linear(ours: Circuit, rule: str) -> None:
     wrong = ours
     for number in ("4.1", "4.2", "4.3"):
-        wrong = wrong.edit(number, rule=rule)
+        wrong = edit_head(wrong, number, rule=rule)
     error = table_error(wrong)
     assert error[0] > 0.05
     assert error[19] > 0.5
@@ -198,11 +199,11 @@ def with_states_in(circuit: Circuit, block: str) -> Circuit:
     ids, there = circuit.basis["id"], circuit.basis[block]
     changed = circuit
     for number in ("1.1", "1.2", "1.3"):
-        changed = changed.edit(number, moves=copy(circuit.basis, STATES, "id", block))
+        changed = edit_head(changed, number, moves=copy(circuit.basis, STATES, "id", block))
     for number in ("2.1", "4.1", "4.2"):
         writes = [write for _, write in circuit.head(number).moves]
         reads = [there[state] for state in STATES]
-        changed = changed.edit(number, moves=tuple(zip(reads, writes, strict=True)))
+        changed = edit_head(changed, number, moves=tuple(zip(reads, writes, strict=True)))
 
     def moved(neuron: Neuron) -> Neuron:
         (state,) = [s for s in STATES if ("id", s) in neuron.read.coefficients]
@@ -221,7 +222,7 @@ def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circ
         acting = basis_ids.sum(ACTIONS)
         *others, _, sink = head.scores
         update_matches_itself = (acting, basis_ids["Update"])
-        wrong = circuit.edit("1.6", scores=(*others, update_matches_itself, sink))
+        wrong = edit_head(circuit, "1.6", scores=(*others, update_matches_itself, sink))
         error = table_error(wrong).max()
         assert error > 0.1 if fatal else error < 1e-13
 

@@ -20,6 +20,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
 from tests.circuits.chooser import lemma
+from tests.circuits.faults import edit_head
 from tests.refusals import refuses
 
 EPISODES = experts.sample(10, 30, 4, seed=0)
@@ -135,7 +136,7 @@ def test_w3_keyed_to_the_slot_of_y_the_old_weights_are_lost(ours: Circuit) -> No
     basis = ours.basis
     carry = ours.head("2.3")
     key_of_y = (basis["id"]["w?"], basis["buf1"]["p?"])
-    wrong = ours.edit("2.3", scores=(key_of_y, *carry.scores[1:]))
+    wrong = edit_head(ours, "2.3", scores=(key_of_y, *carry.scores[1:]))
     error = deviation(wrong)
     assert error.weights[0] == 0.0
     assert error.weights[1] == 0.5, "after two rounds one gain is forgotten"
@@ -146,8 +147,8 @@ def test_w3_keyed_to_the_slot_of_y_the_old_weights_are_lost(ours: Circuit) -> No
 def test_w4_an_ungated_previous_token_head_binds_z_to_the_first_expert(paper_near: Circuit) -> None:
     basis = paper_near.basis
     everything = basis["id"].labels
-    wrong = paper_near.edit(
-        "1.1", scores=shift_terms(basis, 1), moves=copy(basis, everything, "id", "buf1")
+    wrong = edit_head(
+        paper_near, "1.1", scores=shift_terms(basis, 1), moves=copy(basis, everything, "id", "buf1")
     )
     assert deviation(wrong, rounds=5).weights[4] > 100
     refuses(
@@ -158,7 +159,7 @@ def test_w4_an_ungated_previous_token_head_binds_z_to_the_first_expert(paper_nea
 def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
     """The ratio q1 / (q0 + q1) is right, the mass is not; with z itself as a key even the mass vanishes."""
     basis = ours.basis
-    plain = ours.edit("3.1", scores=match(basis, EXPERTS, "buf2", "buf1"))
+    plain = edit_head(ours, "3.1", scores=match(basis, EXPERTS, "buf2", "buf1"))
     assert deviation(plain).prediction[0] > 0.3
     model = circuits.compile_circuit(plain)
     run = interp.rollout(model, EPISODES)
@@ -169,7 +170,7 @@ def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
     assert np.abs(ratio - TRUTH.predictions[:, 5]).max() < 1e-14
     keys_of_votes = match(basis, EXPERTS, "buf2", "buf1")
     keys_of_z = match(basis, EXPERTS, "buf2", "id")
-    with_z = ours.edit("3.1", scores=(*keys_of_votes, *keys_of_z))
+    with_z = edit_head(ours, "3.1", scores=(*keys_of_votes, *keys_of_z))
     model = circuits.compile_circuit(with_z)
     run = interp.rollout(model, EPISODES)
     with torch.no_grad():
@@ -181,7 +182,7 @@ def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
 def test_w6_values_outside_the_experts_leak_into_the_latent(ours: Circuit) -> None:
     """The token y is bound to p? and matches itself: 0.5 of u_{p?} lands in the latent after one round."""
     everything = ours.basis["id"].labels
-    leaking = ours.edit("3.2", moves=copy(ours.basis, everything, "buf1", "id"))
+    leaking = edit_head(ours, "3.2", moves=copy(ours.basis, everything, "buf1", "id"))
     assert latent_junk(leaking, 1) == 0.5
 
 
@@ -212,7 +213,7 @@ def test_w9_without_a_sink_silent_queries_average_over_everything(ours: Circuit)
     """The truth that 2.2 fetches for w? alone then reaches p? as an average of votes; log-weights stay right."""
     unsunk = ours
     for number in ("2.1", "2.2", "2.3"):
-        unsunk = unsunk.edit(number, scores=ours.head(number).scores[:-1])
+        unsunk = edit_head(unsunk, number, scores=ours.head(number).scores[:-1])
     error = deviation(unsunk)
     assert error.prediction.max() > 0.3
     assert error.weights.max() == 0.0, (
@@ -220,9 +221,9 @@ def test_w9_without_a_sink_silent_queries_average_over_everything(ours: Circuit)
     )
     assert silent_junk(ours) == 0.0
     assert silent_junk(unsunk) > 0.3, "expert axes where no head should have written"
-    without_sink_of_2_1 = ours.edit("2.1", scores=ours.head("2.1").scores[:-1])
+    without_sink_of_2_1 = edit_head(ours, "2.1", scores=ours.head("2.1").scores[:-1])
     assert deviation(without_sink_of_2_1).prediction.max() < 1e-14
-    without_sink_of_2_2 = ours.edit("2.2", scores=ours.head("2.2").scores[:-1])
+    without_sink_of_2_2 = edit_head(ours, "2.2", scores=ours.head("2.2").scores[:-1])
     assert deviation(without_sink_of_2_2).prediction.max() == error.prediction.max()
 
 
@@ -242,7 +243,7 @@ def test_w10_the_first_token_sees_itself_so_its_tag_must_be_subtracted(ours: Cir
     tag, wrong = ours.basis["buf1"]["w"], ours
     for number in ("2.1", "2.3"):
         (query, _), sink = ours.head(number).scores
-        wrong = wrong.edit(number, scores=((query, tag), sink))
+        wrong = edit_head(wrong, number, scores=((query, tag), sink))
     error = deviation(wrong)
     assert error.weights[1] >= 0.5
     assert error.prediction.max() > 0.3
@@ -250,8 +251,8 @@ def test_w10_the_first_token_sees_itself_so_its_tag_must_be_subtracted(ours: Cir
 
 @pytest.mark.parametrize("rule", ["softmax", "hard"])
 def test_w11_the_update_must_be_linear(ours: Circuit, paper_near: Circuit, rule: str) -> None:
-    assert deviation(ours.edit("3.2", rule=rule)).weights[0] > 0.2
-    assert deviation(paper_near.edit("3.2", rule=rule)).weights[19] > 1
+    assert deviation(edit_head(ours, "3.2", rule=rule)).weights[0] > 0.2
+    assert deviation(edit_head(paper_near, "3.2", rule=rule)).weights[19] > 1
 
 
 def test_w12_five_heads_in_three_layers_keep_the_numbers_or_the_latent_clean_not_both(
@@ -272,7 +273,7 @@ def test_w12_five_heads_in_three_layers_keep_the_numbers_or_the_latent_clean_not
         assert max(numbers, latent_junk(cut, 5)) > 0.1, f"{head.name} is idle"
     (query, _), sink = paper_near.head("2.1").scores
     place_of_z = paper_near.basis["pos"]["<z>"]
-    six = paper_near.edit("2.1", scores=((query, place_of_z), sink)).without("1.2")
+    six = edit_head(paper_near, "2.1", scores=((query, place_of_z), sink)).without("1.2")
     five = six.without("4.1")
     assert (len(five.heads), five.n_layers) == (5, 3)
     for circuit in (six, five):

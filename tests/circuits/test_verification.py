@@ -17,6 +17,7 @@ from circuits.verification import VerificationResult
 from interp.cli import app
 from interp.cli.options import parse_settings
 from interp.model.rollout import rollout
+from tests.circuits.faults import edit_head
 from tests.refusals import refuses
 from tests.shell import invoked, printed
 
@@ -56,7 +57,9 @@ def test_a_small_fault_is_seen_at_the_scale_of_the_rewards() -> None:
     """A part in a thousand of alpha, at rewards of a millionth: the absolute error is far below any fixed bound."""
     circuit = circuits.build(Q, n_states=3, n_actions=2, rewards=(0.0, 1e-6), relative_tau=2.5e-7)
     reward = circuit.head("4.2")
-    wrong = circuit.edit("4.2", moves=tuple((read, 1.001 * write) for read, write in reward.moves))
+    wrong = edit_head(
+        circuit, "4.2", moves=tuple((read, 1.001 * write) for read, write in reward.moves)
+    )
     for dtype in ("float64", "float32"):
         assert not failures(circuit, dtype)
         assert "carried_state" in failures(wrong, dtype)
@@ -283,8 +286,8 @@ def test_what_every_round_loses_is_seen_where_a_tolerance_for_one_horizon_does_n
     """A state that keeps all but 3e-15 of itself a round passes every other check."""
     circuit, plan = circuits.build(W, n_experts=2), get_record(W).plan
     carry = circuit.head("2.3")
-    leaking = circuit.edit(
-        "2.3", moves=tuple((read, (1 - 3e-15) * write) for read, write in carry.moves)
+    leaking = edit_head(
+        circuit, "2.3", moves=tuple((read, (1 - 3e-15) * write) for read, write in carry.moves)
     )
     episodes = plan.episodes(leaking, 30, 2, 0)
     assert all(measure.passed for measure in check(leaking, episodes, 2, "float64", plan))
