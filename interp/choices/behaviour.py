@@ -96,9 +96,9 @@ class PlayerBehaviour(Result):
         The columns are:
 
         * model, condition, regime, and n (number of runs);
-        * verdict: "named" (one family of algorithms explains the choices), "several", "no memory"
-          (a family that ignores earlier rounds predicts as well as the best one), "none", or
-          "undecided" (fewer than 8 runs);
+        * verdict: "undecided" if there are fewer than 8 runs, otherwise the verdict of
+          :attr:`~interp.choices.explain.ChoiceExplanation.verdict`, such as "named" (one family of
+          algorithms explains the choices);
         * plays_like: a phrase that names the families that explain the choices.
 
         With at least 8 runs (:data:`FEWEST_RUNS`), there are also:
@@ -111,9 +111,10 @@ class PlayerBehaviour(Result):
           best family that ignores earlier rounds; with bounds, such as nats_low and nats_high;
         * agreement: share of choices that are the closest family's likeliest outcome.
 
-        If an episode was run twice, there are also repeated (share of rounds in which two runs make
-        the same choice) and ceiling (largest share of choices that any algorithm could predict),
-        both with bounds.
+        If an episode was run twice, there are also two columns with bounds:
+
+        * repeated: share of rounds in which two runs make the same choice;
+        * ceiling: largest share of choices that any algorithm could predict.
         """
         row: dict[str, Any] = {
             **self.group,

@@ -365,9 +365,9 @@ class ChoiceExplanation(Result):
           choices;
         * at_bound: names of the parameters that lie at an end of the searched range;
         * nats: cross-validated loss per choice;
-        * behind, behind_low, behind_high and standard_error: nats minus that of the first family,
-          with the 95 % interval and the standard error of this difference over units (participants,
-          episodes or blocks of trials);
+        * behind: nats minus that of the first family;
+        * behind_low, behind_high and standard_error: the 95 % interval and the standard error of
+          this difference, over units (participants, episodes or blocks of trials);
         * p: p-value of the hypothesis that the family predicts as well as the best one;
         * in_set: True if p is at least .05, so that the family is in the confidence set;
         * passes: whether it passes its posterior-predictive check; None if it is not in the set.
@@ -412,9 +412,8 @@ class ChoiceExplanation(Result):
         family in the confidence set.
 
         The columns are family (its key) and those of
-        :meth:`~interp.choices.predictive.PredictiveCheck.to_frame`: statistic (its name), observed
-        (the player's value), expected and spread (mean and standard deviation over simulated
-        players), n_choices (number of choices) and z (observed minus expected, in units of spread).
+        :meth:`~interp.choices.predictive.PredictiveCheck.to_frame`: statistic, observed, expected,
+        spread, n_choices and z.
         """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
         # The keys become an index level, and this the column "family"; rows keep their own index.
@@ -600,8 +599,8 @@ def _scale_to_data(family: Family, episodes: Any) -> Family:
     """Return the family with the ranges of its parameters in the units of the data.
 
     A parameter may be per unit of a quantity, such as an inverse temperature per unit of reward.
-    The values of its grid are then divided by the usual size of this quantity in the episodes, so
-    that a family explains rewards in cents as well as rewards in euros.
+    The values of its grid are then divided by the usual size of this quantity in the episodes. So a
+    family explains rewards in cents as well as rewards in euros.
 
     Args:
         family: the family.

@@ -420,9 +420,10 @@ def fit(
 
 
 def sort_for_loops(family: Family) -> list[Searched]:
-    """Return a family's parameters in the order for nested loops over their grids: those that may
-    affect the carried state come first, so that they change slowest and one run of the states
-    serves many values of the others.
+    """Return a family's parameters in the order for nested loops over their grids. Those that may
+    affect every variable come first.
+
+    They then change slowest, so that one run of the states serves many values of the others.
     """
     # An empty `used_by` means that the parameter may affect every variable.
     return sorted(family.searched, key=lambda parameter: bool(parameter.used_by))

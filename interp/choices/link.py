@@ -90,9 +90,9 @@ class Link:
         """Return a copy with a lapse rate (share of uniform guesses) above 0, so that no choice has
         probability 0.
 
-        The lapse rate of the copy is at least 1 / (n + 2), Laplace's estimate of an event with two
-        outcomes that was never seen in n trials; at temperature 0, it is also at least .01. So the
-        copy has a finite loss on choices that the link was not fitted to.
+        The lapse rate of the copy is at least 1 / (n + 2): Laplace's estimate for an event that was
+        never seen in n trials. At temperature 0, it is also at least .01. So the copy has a finite
+        loss on choices that the link was not fitted to.
 
         Args:
             n_choices: n, the number of choices that the link was fitted to.
@@ -305,8 +305,8 @@ def fit_link(
             True fits it.
 
     Returns:
-        The loss per choice, including a penalty of 1.92 nats (for all choices together) if the
-        lapse rate is above 0; and a :class:`Link` with the fitted temperature and lapse rate.
+        The loss per choice, and a :class:`Link` with the fitted temperature and lapse rate. If the
+        lapse rate is above 0, the loss of all choices together includes a penalty of 1.92 nats.
     """
     guess = guess_uniformly(p.shape, offers)
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered, guess[use])

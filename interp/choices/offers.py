@@ -22,8 +22,8 @@ _LEAST_PROBABILITY = 1e-12  # least probability of an offered option
 def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
     """Return which options each round offered, in the order in which they were shown.
 
-    If a round offered arm 1 and arm 3 of four arms, its entries are ``[1, 3]``: the first place in
-    the list (slot 0) holds arm 1, the second (slot 1) arm 3.
+    For example, the entries of a round that offered the arms 1 and 3 of four arms are ``[1, 3]``.
+    Slot 0 holds arm 1, and slot 1 holds arm 3.
 
     Args:
         episodes: the episodes.

@@ -483,15 +483,15 @@ class PlayerFits:
     """The fits of one family of algorithms to all players, which :meth:`solve` computes.
 
     The loss is minus the log of the probability of the choices, in nats. A lapse rate (share of
-    uniform guesses) above 0 adds a penalty of 1.92 nats (:data:`HALF_CHI2`), so that it is used
-    only if it lowers the loss by more than this.
+    uniform guesses) above 0 adds a penalty of 1.92 nats (:data:`HALF_CHI2`). So it is used only if
+    it lowers the loss by more than this.
 
     A fit takes these steps:
 
     1. The loss is computed at all points of a grid, with lapse rate 0 and with lapse rates above 0.
     2. Fisher scoring (damped Newton steps) starts from the best grid points with lapse rate 0.
-    3. It also starts from the best grid point with a lapse rate above 0, unless the loss there,
-       without the penalty, is no lower than the result of step 2.
+    3. It also starts from the best known point with a lapse rate above 0, unless even its loss
+       without the penalty is no lower than the result of step 2.
     4. Of the results of steps 2 and 3, the one with the lower loss, including the penalty, is taken.
 
     Args:

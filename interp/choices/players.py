@@ -174,8 +174,8 @@ class EachParticipant(Result):
         """This result as a dictionary with the keys "table" (:attr:`table`) and "names"
         (:attr:`names`), without the explanations in :attr:`found`.
 
-        It is for a result of some of the participants (one part of :func:`split_people`): a command
-        stores it in a file, and :meth:`join` joins those of all participants into one result.
+        It is for a result of some of the participants (one part of :func:`split_people`). A command
+        stores it in a file, and :meth:`join` makes one result from the dictionaries of all parts.
         """
         return {"table": self.table, "names": dict(self.names)}
 

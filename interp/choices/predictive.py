@@ -111,9 +111,13 @@ class PredictiveCheck(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per statistic.
 
-        The columns are statistic (its name), observed (the player's value), expected and spread
-        (mean and standard deviation over simulated players), n_choices (how many choices it
-        averages over) and z (observed minus expected, in units of spread).
+        The columns are:
+
+        * statistic: its name;
+        * observed: the player's value;
+        * expected and spread: mean and standard deviation over simulated players;
+        * n_choices: number of choices that it averages over;
+        * z: observed minus expected, in units of spread.
         """
         rows = [
             {"statistic": name, **statistic._asdict(), "z": statistic.z}

@@ -41,10 +41,13 @@ class Recovery(Result):
 
     @property
     def sentence(self) -> str:
-        """A sentence with five numbers of simulated players: all of them; those with the true
-        family in the confidence set (families that may predict best); those with the true family as
-        the closest (lowest loss); those for whom one family alone is named; and those for whom the
-        named family is wrong.
+        """A sentence with five numbers of simulated players:
+
+        * all of them;
+        * those with the true family in the confidence set (families that may predict best);
+        * those with the true family as the closest (lowest loss);
+        * those for whom one family alone is named;
+        * those for whom the named family is wrong.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
@@ -105,10 +108,12 @@ class Recovery(Result):
         cross-validated loss) is the true one.
 
         Returns:
-            One row per family and parameter, with the columns family, parameter, n (number of
-            players), bias and spread (mean and standard deviation of fitted minus true values) and
-            r (Pearson correlation of fitted and true values). r is NaN if there are fewer than 3
-            players or all values are equal.
+            One row per family and parameter, with the columns:
+
+            * family, parameter, and n (number of players);
+            * bias and spread: mean and standard deviation of fitted minus true values;
+            * r: Pearson correlation of fitted and true values; NaN if there are fewer than 3
+              players or all values are equal.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
@@ -261,11 +266,11 @@ def recovery_of_design(
     experiment with the design of recorded choices.
 
     Players are simulated from every family in the confidence set (the families that may explain the
-    recorded choices), with its fitted parameters. If the set has fewer than four families, the
-    families with the next lowest losses are added. Each player plays about as many trials as a
-    participant did, but at least as many as a fit needs. Rewards are simulated, too, because a
-    record has no rewards of the arms that were not chosen. They follow the regime that the episodes
-    name, or "reversal" if this regime cannot be simulated or none is named.
+    recorded choices), with its fitted parameters. A constant guess is left out. If fewer than four
+    families remain, those with the next lowest losses are added. Each player plays about as many
+    trials as a participant did, but at least as many as a fit needs. Rewards are simulated, too,
+    because a record has no rewards of the arms that were not chosen. They follow the regime that
+    the episodes name, or "reversal" if this regime cannot be simulated or none is named.
 
     Args:
         explanation: the explanation of the recorded choices.

@@ -330,8 +330,8 @@ def score_families(
 
     Families with ``vectorised=True`` are fitted to all players at once
     (:mod:`interp.choices.optimum`). Other families can be fitted only to a single player. To save
-    time, some of these are left at their best start: those with a loss there that is more than 15
-    nats (or .03 nats per choice, if this is more) above the lowest loss on the grids.
+    time, some of these are left at their best start, if its loss is far above the lowest loss on
+    the grids. Far means more than 15 nats, or .03 nats per choice if this is more.
 
     Args:
         data: the choices; of one player unless every family is vectorised.

@@ -545,8 +545,8 @@ def _make_option(name: str, kind: Any, default: Any, option: Any) -> inspect.Par
 
 
 def _make_size_options(many: _Many) -> dict[str, inspect.Parameter]:
-    """Return an option for every size of every task: name of the option -> parameter. The tasks
-    describe their sizes, which gives the help.
+    """Return an option for every size of every task, such as ``--experts``: name of the option ->
+    parameter. Its help is the description of the size in the record of the task.
 
     Args:
         many: "one" or "several": how many numbers each option takes.

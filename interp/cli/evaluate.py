@@ -192,13 +192,15 @@ def _models(say: Say) -> None:
 
 
 def _list_model_rows(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the model's numbers from each table of an evaluation, without those of baselines.
+    """Return the rows about the model itself from the tables of an evaluation that have estimates
+    with intervals.
 
     Args:
         tables: the tables of the evaluation, by name.
 
     Returns:
-        Name of a table -> its rows, with the names of columns that docs/schema.json defines.
+        Name of a table -> its rows, without those of baselines. The column estimate is renamed to
+        value, as docs/schema.json has it.
     """
     measured = {}
     for name, table in tables.items():

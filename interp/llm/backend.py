@@ -295,8 +295,8 @@ class Connection:
             return self.host == "localhost"
 
     def key(self) -> str:
-        """Return the API key of the server, read from an environment variable (the
-        attribute ``key_env``, or that of a known provider); "" if the server runs on this machine
+        """Return the API key of the server, read from an environment variable: the one that
+        ``key_env`` names, or that of a known provider. Return "" if the server runs on this machine
         and ``key_env`` is not set.
 
         Raises:

@@ -34,7 +34,7 @@ from interp.support.replies import text_of
 _SHORTEST_SECRET = 8
 _LONGEST_PAUSE = 60.0
 _LARGEST_ANSWER = 32 * 10**6
-"""Bytes of an answer: a million tokens with what a server tells of each take less."""
+"""Characters of an answer: a million tokens with what a server tells of each take less."""
 _TRANSIENT_STATUSES = (408, 409, 425, 429)
 # OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
 _OVERFLOW_MESSAGE = re.compile(
@@ -178,8 +178,9 @@ class Client(backend.Backend):
         """Send one request, and return the completion that the server answers with, as a
         dictionary.
 
-        A body of more than :data:`_LARGEST_ANSWER` bytes, after decompression, is refused. Any answer that
-        is not a completion raises the error that :meth:`_choose_error` returns.
+        Refused are redirects, encodings that were not asked for, and answers of more than
+        :data:`_LARGEST_ANSWER` characters. Any other answer that is not a completion raises the
+        error that :meth:`_choose_error` returns.
 
         Args:
             body: the whole request, as a JSON object.
@@ -379,7 +380,7 @@ def _describe_error(content: Any, text: str) -> tuple[str, Any]:
 
 def _read_requested_pause(headers: Any) -> float | None:
     """Return the delay in seconds that the headers of an answer request before the next attempt;
-    None if they request none.
+    None if they request none, or name a date instead of a delay.
     """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()

@@ -32,8 +32,8 @@ class Reading:
 
     Attributes:
         runs: the runs, sorted by model, condition, regime and index.
-        table: one row per file, or part of a file, with the columns path, part, status ("read" or
-            "set aside", that is, not used), rounds (their number), and why (the reason why it was
+        table: one row per file, or part of a file. The columns are path, part, status ("read", or
+            "set aside" if it is not used), rounds (their number), and why (the reason why it was
             set aside).
     """
 
@@ -286,7 +286,8 @@ def from_trace(path: Path) -> LLMRun:
 
 
 def _sum_tokens(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> dict[str, Any]:
-    """Return the three fields of :class:`LLMRun` about tokens: name of a field -> value.
+    """Return the three fields of :class:`LLMRun` about tokens (prompt_tokens, total_prompt_tokens
+    and total_completion_tokens): name of a field -> value.
 
     Args:
         calls: records of the calls, with the server's ``usage``.

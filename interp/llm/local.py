@@ -129,8 +129,8 @@ def tokenize_answers(
         condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
 
     Returns:
-        A tuple of three: the token ids that both texts begin with; the token id that follows in the
-        text of outcome 0 and in that of outcome 1; and the two texts.
+        A tuple of three: the token ids that both texts begin with; the next token id of each text;
+        and the two texts. Outcome 0 precedes outcome 1.
     """
     zero_text, one_text = (json.dumps({"prediction": word}) for word in condition.words)
     zero_ids = tokenize(tokenizer, zero_text)

@@ -74,7 +74,7 @@ class Session:
         labels: outcome of each round, Int[round].
         max_retries: number of times that a request is repeated after a malformed answer.
         note: the current note, which the next round's messages contain.
-        history: messages of earlier rounds; empty if the protocol shows the model only its note.
+        history: messages and answers so far; empty if the protocol shows the model only its note.
         predictions: prediction of each round so far; NaN if missing.
         notes: note after each round so far; None in conditions without notes.
         malformed: number of malformed answers.

@@ -79,16 +79,22 @@ class LLMScores(Result):
     "skipped" leaves their rounds out. For other predictors, condition and missing are empty.
 
     Attributes:
-        final: one row per group. The columns mean, std, low and high are the mean regret after the
-            last round, its standard deviation and the 95 % interval of the mean, over the n
-            complete runs. The other columns are about all runs: runs (their number), accuracy
-            (share of right predictions among those that were made) and, for language models only,
-            missing_predictions, malformed_answers, malformed_share (of calls), embedded_answers
-            (with words around the JSON object), overflowed (runs that filled the context), calls,
-            prompt_tokens_per_run, completion_tokens_per_run and seconds_per_call.
-        curves: one row per group and round, with the columns round (counted from 1), mean, std, low
-            and high (as in ``final``, for the regret after this round), and n (number of runs that
-            reached this round).
+        final: one row per group, with these columns about the n complete runs:
+
+            * mean, std: mean and standard deviation of the regret after the last round;
+            * low, high: 95 % interval of the mean.
+
+            Further columns are about all runs:
+
+            * runs: their number;
+            * accuracy: share of right predictions among those that were made;
+            * only for language models: missing_predictions, malformed_answers, malformed_share (of
+              calls), embedded_answers (with words around the JSON object), overflowed (runs that
+              filled the context), calls, prompt_tokens_per_run, completion_tokens_per_run and
+              seconds_per_call.
+        curves: one row per group and round. The columns are round (counted from 1), n (number of
+            runs that reached this round), and mean, std, low and high, as in ``final``, of the
+            regret after this round.
         settings: settings and versions.
     """
 
@@ -168,7 +174,8 @@ def references(
             "oracle", which uses them, is left out.
 
     Returns:
-        For each predictor a tuple: "baseline", or "model" for those in ``others``; its name; its
+        The predictor "bayes" is left out if the regime of the episodes is unknown. For each other
+        predictor a tuple: "baseline", or "model" for those in ``others``; its name; its
         regret after each round, Float[episode, round]; and its accuracy over all episodes.
     """
     left_out = set()
@@ -388,10 +395,13 @@ class NoteTable:
     """Every note of a set of runs, with checks of its tallies.
 
     Attributes:
-        notes: one row per note. The columns are model, condition, regime and index (of the run),
-            round (after which the note was written, counted from 1), last_round (of the run), note
-            (its text), words and chars (numbers of words and characters), prompt_tokens (of the
-            round), and the keys that :func:`~interp.llm.notes.check_counts` returns, such as exact.
+        notes: one row per note. The columns are:
+
+            * model, condition, regime, index and last_round of the run;
+            * round: the round after which the note was written, counted from 1;
+            * note: its text, with its numbers of words and chars (characters);
+            * prompt_tokens of the round;
+            * the keys that :func:`~interp.llm.notes.check_counts` returns, such as exact.
     """
 
     notes: pd.DataFrame

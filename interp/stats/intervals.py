@@ -153,7 +153,7 @@ def resample_weights(
 
     Returns:
         Weights ``[resample, episode]``: how often a resample contains the episode, divided by the
-        size of the resample. Each row sums to 1. The array is read-only.
+        size of the resample. Each row sums to 1. The array may be read-only, because it is cached.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
@@ -184,8 +184,8 @@ times.
 def _draw_weights(
     n_episodes: int, n_resamples: int, seed: int, plain_first: bool
 ) -> NDArray[np.float64]:
-    """Draw weights as :func:`resample_weights` describes them, for episodes that are resampled each
-    by itself.
+    """Draw the weights that :func:`resample_weights` describes, for resamples of single episodes
+    instead of participants. The array is read-only.
     """
     even = np.full(n_episodes, 1 / n_episodes)
     generator = np.random.default_rng(seed)

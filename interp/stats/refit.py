@@ -4,7 +4,7 @@ fit varies with its training data.
 A score is 1 minus a ratio of sums over episodes, ``sum L / sum R``. L is an episode's loss by the
 fit to the other folds of a cross-validation (its *out-of-fold* loss), and R is its *reference*
 loss, that of a constant prediction. For R2, L is the squared error and R the sum of squares about
-the mean of all episodes; for accuracy, L is the number of misses and R the number of steps.
+the mean of all episodes. For accuracy, L is the number of misses and R the number of steps.
 
 :func:`interval` is for the score, on new episodes, of the fit to all episodes. :func:`difference`
 compares two scores on the same episodes. Episodes are independent and identically distributed, and

@@ -541,7 +541,7 @@ def folder_name(name: str, value: object) -> str:
 
 
 def file_path(value: Any, what: str = "path") -> str:
-    """Return a path as a string; refuse empty and overlong paths.
+    """Return a path as a string; refuse an empty path, and names of more than 255 bytes in it.
 
     Args:
         value: a string or path-like object.
@@ -561,7 +561,7 @@ def file_path(value: Any, what: str = "path") -> str:
 
 def find_device(name: Any) -> Any:
     """Return the torch device called ``name``, or ``name`` itself if it is a device. Devices that
-    this machine lacks are refused.
+    this machine lacks are refused, and so is "meta", which holds no numbers.
     """
     import torch
 

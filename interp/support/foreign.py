@@ -76,8 +76,8 @@ def parse_json(text: str | bytes, **how: Any) -> Any:
 
 
 def json_in(text: str | bytes, **how: Any) -> Any:
-    """Parse ``text`` by ``json.loads`` with the options ``how``; return None if it is not valid
-    JSON.
+    """Parse ``text`` as :func:`parse_json` does, with the options ``how`` of ``json.loads``; return
+    None if it is not valid JSON.
     """
     try:
         return parse_json(text, **how)

@@ -212,8 +212,9 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 def warn_of_other_copies(home: Path = _HOME) -> list[str]:
     """Return a warning for each package of this project (such as ``circuits``) that an import would
-    not find in ``home``, for example because another distribution has a package of the same name.
-    The list of warnings is usually empty.
+    not find in ``home``. The list of warnings is usually empty.
+
+    A reason can be another distribution that has a package of the same name.
 
     Args:
         home: the folder in which ``interp`` and the other packages are installed.

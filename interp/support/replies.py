@@ -60,9 +60,11 @@ def find_object(text: str) -> tuple[Any, bool, bool]:
         text: the reply.
 
     Returns:
-        A tuple of three: the value, or None if there is none; True if the reply consists of this
-        JSON value only; and True if the value is surrounded by words that are neither reasoning nor
-        a code fence.
+        A tuple of three:
+
+        * the value, or None if there is none;
+        * True if the reply consists of this JSON value only;
+        * True if the value is surrounded by words that are neither reasoning nor a code fence.
     """
     value = _read_object(text)
     if value is not None:  # the whole reply is JSON

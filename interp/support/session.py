@@ -155,7 +155,8 @@ class Finished:
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
         """Return the part called ``name``: read it from its file, or compute and save it.
 
-        If several commands divide the work, a note of who made the part is written, too.
+        If several commands divide the work, a file with the host, commit and seconds of the part is
+        written, too (:func:`~interp.support.shares.write_note`).
 
         Args:
             name: name of the part, unique within the computation.

@@ -3,8 +3,8 @@
 Each command computes a share of the work's parts. The first command writes into a folder which
 parts there are, and all settings that they depend on (:data:`WORK_FILE`). A later command with
 other settings, versions or data is refused; the error names what differs. A part is done once its
-file exists. If the file is in a folder of its own, it may be older than the division of the work;
-such a part is done once :func:`marked_as_running` has noted its host, its commit and its seconds.
+file exists. A file in a folder of its own may be older than the division of the work. Such a part
+is done once :func:`write_note` has also written a note on its host, its commit and its seconds.
 
 >>> import tempfile
 >>> folder, files = tempfile.mkdtemp(), {"a": "a.csv", "b": "b.csv", "c": "c.csv"}
@@ -71,7 +71,7 @@ def divide(
         files: name of every part of the whole work -> its file, relative to the folder.
         settings: everything that the parts depend on.
         shard: "2/64" for the second of 64 shares (:func:`interp.support.workers.share`); "" for all
-            parts; :data:`PLAN` for the first part that has no file yet, to measure how long one
+            parts; :data:`PLAN` for the first part that is not done yet, to measure how long one
             part takes.
 
     Returns:
@@ -103,8 +103,8 @@ def iterate_undone(
     compute. The caller computes each part, and writes its file, in a loop over the names.
 
     The parts are those that :func:`divide` returns for ``shard``. If :data:`WORK_FILE` exists in
-    the folder, several commands divide the work, and parts that already have a file are left out.
-    Without this file, finished parts are yielded as well, to be computed again. A command with a
+    the folder, several commands divide the work, and parts that are done are left out. Without this
+    file, finished parts are yielded as well, to be computed again. A command with a
     ``shard`` writes the file if it does not exist.
 
     If the work is divided, each pass of the loop ends with a note, written into the folder, on how
@@ -115,7 +115,7 @@ def iterate_undone(
         files: name of every part of the whole work -> its file, relative to the folder.
         settings: everything that the parts depend on.
         shard: "2/64" for the second of 64 shares; "" for all parts; :data:`PLAN` for the first part
-            that has no file yet.
+            that is not done yet.
     """
     names = divide(folder, files, settings, shard)
     is_divided = (Path(folder) / WORK_FILE).is_file()
@@ -188,7 +188,7 @@ def _is_done(folder: Path, part: str, file: str) -> bool:
 
     The name of a part's file in ``folder`` itself contains a digest of the settings, so the file is
     enough. A file in a folder of its own may be the result of an earlier command with other
-    settings, so a note on it is needed, too.
+    settings, so the note that :func:`write_note` writes is needed, too.
 
     Args:
         folder: the folder of the work.
@@ -212,8 +212,8 @@ def status(folder: str | Path) -> pd.DataFrame:
     """Return a data frame with one row for each part of the work in a folder.
 
     Returns:
-        The column ``part`` is the name of the part. ``state`` is "done" if the part's file exists,
-        "partial" if only the folder of this file exists, otherwise "absent". For finished parts,
+        The column ``part`` is the name of the part. ``state`` is "done", "partial" (not done, but
+        the part has a folder of its own, which exists) or "absent". For finished parts,
         ``host``, ``commit`` and ``seconds`` say where, by which version of the code and in what
         time the part was computed.
     """

@@ -321,8 +321,11 @@ def display(
     """Show a progress bar, and yield the function that updates it. If standard error is not a
     terminal, a line of text is written every half minute instead.
 
-    The function takes keywords, all optional: ``advance``, the number of steps done since the last
-    call; ``completed``, the number of all steps done; and ``text``, a new text before the bar.
+    The function takes optional keywords:
+
+    * ``advance``: number of steps done since the last call;
+    * ``completed``: number of all steps done;
+    * ``text``: a new text before the bar.
 
     Args:
         text: the text before the bar.
