@@ -217,7 +217,11 @@ def score_predictions(
         return refit.sum_by_group((values * is_scored).sum(1), groups)
 
     def score_ratio(values: Shaped[Array, "episode round k"]) -> ProbeScore:
-        """Return the mean of a loss over all scored entries, as a score with an interval."""
+        """Return a loss averaged over all scored entries, with its interval.
+
+        Args:
+            values: loss of each entry, ``[episode, round, output]``.
+        """
         return ProbeScore.of(add_up(values).sum(1), n_scored.sum(1), "ratio")
 
     n_scored = add_up(is_scored)  # [group, output]
@@ -383,18 +387,16 @@ def _control_task(
     seed: int,
     missing: Bool[Array, "episode round"] | None = None,
 ) -> Shaped[Array, "episode round k"]:
-    """Return the random target of the control task (Hewitt and Liang 2019): a function of the
-    round's inputs that is drawn at random, with the values of the true target.
-
-    Each kind of round gets the target's values in one randomly drawn round, so that rounds with
-    equal inputs have equal values.
+    """Return the random target of the control task (Hewitt and Liang 2019): rounds with equal
+    inputs get the same value, which is that of a random round.
 
     Args:
         values: values of the target, ``[episode, round, output]``.
-        types: the kind of each round as a number, ``[episode, round]``; rounds with equal inputs
-            are of one kind.
+        types: integer id of each round's inputs, ``[episode, round]``; rounds with equal inputs
+            have the same id.
         seed: seed of the draws.
-        missing: mask ``[episode, round]`` of rounds that are not drawn.
+        missing: mask ``[episode, round]`` of rounds that did not take place; their values are not
+            drawn.
 
     Returns:
         The random values, ``[episode, round, output]``.

@@ -83,8 +83,8 @@ def _fit_clones(
         y: values of the target, ``[episode, round, output]``.
 
     Returns:
-        The fitted estimators; for a classifier and an output with only one class, the number of
-        this class instead.
+        The fitted estimators. A classifier cannot be fitted to an output with a single class; this
+        class, as a float, takes its place.
     """
     from sklearn.base import clone
 

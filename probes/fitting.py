@@ -706,7 +706,8 @@ def _select_usable_copies(
     memory at a time.
 
     Args:
-        copies: pairs of activations, and targets in further episodes, as for :func:`fit_targets`.
+        copies: a pair (activations, targets in the copy's episodes) for each copy, as in
+            :func:`fit_targets`.
         shape: shape of the model's activations.
         targets: targets of the probe.
     """

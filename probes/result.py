@@ -125,8 +125,10 @@ def _describe_site(site: str | None) -> tuple[str, str]:
 def _reason_against_yes(
     target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
 ) -> dict[Verdict, str]:
-    """Return a reason against the verdict "yes", ``{"yes": reason}``, if a control that counts was
-    not run; otherwise an empty dictionary. With a reason, the verdict is "undecided" instead.
+    """Return a reason against the verdict "yes", ``{"yes": reason}``, if a required control was not
+    run; otherwise an empty dictionary. With a reason, the verdict is "undecided" instead.
+
+    The required controls are "untrained" and, unless the target is an input itself, "inputs".
 
     Args:
         target: the target.

@@ -114,8 +114,8 @@ class Target:
         )
 
     def choose_moment(self, when: str | None) -> When:
-        """Return ``when`` if it is one of :attr:`moments`, or the first of them if it is None.
-        Another moment is an error.
+        """Return the moment at which the target is read: ``when``, or the default (the first of
+        :attr:`moments`) if ``when`` is None. Refuse a moment that is not in :attr:`moments`.
         """
         for moment in self.moments:
             if when in (moment, None):
@@ -349,11 +349,12 @@ def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[st
 
 
 def _list_targets(keys: Sequence[str] | None, task: Task) -> list[tuple[Target, When]]:
-    """Return pairs of a target and the moment at which it is read ("before", "after" or "round").
+    """Return (target, moment) pairs; the moment says when in a round the target is read: "before",
+    "after" or "round".
 
     Args:
-        keys: keys, or ``key:before``. None lists every variable of the task at all its moments; if
-            several algorithms have the variable, that of the first.
+        keys: keys, or ``key:before``. None lists every variable of the task at each of its moments;
+            a variable of several algorithms is listed once, for the first of them.
         task: the task.
     """
     if keys is not None:

@@ -93,8 +93,8 @@ class TargetValues:
         Args:
             values: ``[episode, round]`` or ``[episode, round, output]``.
             key: name of the target.
-            of_classes: True if whole numbers and booleans are numbers of classes. Other numbers are
-                real in any case.
+            of_classes: True if integers and booleans are class ids, not quantities. Floats are
+                always quantities.
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
@@ -143,7 +143,7 @@ class TargetValues:
         )
 
     def _convert_classes(self, values: Array) -> Int[Array, "episode round k"]:
-        """Return values as integers, the numbers of classes.
+        """Return values as integers, the ids of classes.
 
         Raises:
             InputError: the values are not 0, 1, ..., or there are more classes than fit into

@@ -430,8 +430,8 @@ def make_unjudged(
 
 
 def colour(measure: Measure) -> str:
-    """Return the style in which a measure's verdict is shown: "pass" for a "yes", "fail" for a "no"
-    about a claim that should be true by design, otherwise "neutral".
+    """Return the style (CSS class) in which a measure's verdict is shown: "pass" for a "yes",
+    "fail" for a "no" about a claim that should be true by design, otherwise "neutral".
     """
     if measure.verdict == "yes":
         return "pass"
@@ -562,7 +562,7 @@ class Measures:
 
 
 def _convert_percent(value: float) -> float:
-    """Return a number in percent, clipped to 0 ... 100; NaN stays NaN."""
+    """Convert a share, such as 0.25, to percent (25.0), clipped to 0 ... 100; NaN stays NaN."""
     return round(100 * float(np.clip(value, 0, 1)), 2)
 
 

@@ -148,7 +148,8 @@ def _choose_rounds(
 
     Args:
         model: the machine. A state that grows in every round limits the number of rounds.
-        task: the task; its episodes may repeat the same after some number of rounds.
+        task: the task. It may have a last round that brings new information, after which no more
+            rounds are needed.
         n_rounds: the number that the user chose; the default when None.
         quick: True for the default of a quick report.
         fewest: smallest number that the parts of the report can use.
@@ -385,13 +386,13 @@ def _find_decoded_noun(probed: Sequence[Measure]) -> str:
 
 
 def _name_page(context: Context) -> str:
-    """Return the file name of a report, made from the model's name, the sizes and the regime of its
-    episodes.
+    """Return the file name of a report: the model's name, the sizes and the regime of its episodes,
+    and "quick" for a quick report.
 
-    If the model is not shipped with the package, or was loaded with arguments other than sizes, its
-    digest is added; so is one of the recorded episodes and the algorithm that are used instead of
-    the usual ones. A report with another seed or another number of episodes replaces the earlier
-    one.
+    Digests distinguish what these names leave open. That of the model is added if it is not shipped
+    with the package, or was loaded with arguments other than sizes. That of the recorded data is
+    added if the user passed recorded episodes or an algorithm for them. A report with another seed
+    or another number of episodes replaces the earlier one.
     """
     sizes, arguments = context.sizes_and_arguments
     words = [Path(context.source or context.model.name).name]

@@ -96,8 +96,8 @@ def players_of(
 
 
 def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDArray[np.float64]:
-    """Draw a network's choices ``[episode, round]`` from its predictions, among the arms on offer;
-    NaN in rounds that do not count.
+    """Draw a network's choices ``[episode, round]`` from its predictions, among the arms on offer.
+    Rounds whose choice or reward is unknown in the data have NaN.
     """
     probabilities = predictor(network)(episodes) * episodes.offered  # [episode, round, arm]
     waits = np.random.default_rng(seed).exponential(size=probabilities.shape)
@@ -271,8 +271,9 @@ class _Explained:
 
     @property
     def sentences(self) -> dict[str, str]:
-        """Sentences with the results, by "choices", "participants" (each one) and "recovery"
-        (simulated players).
+        """The main results as sentences, by what they are about: "choices" (of all participants
+        together), "participants" (one by one) and "recovery" (of the families of simulated
+        players). The last two are absent if they were not computed.
         """
         sentences = {"choices": self.explanation.sentence}
         if self.participants is not None:
@@ -283,11 +284,12 @@ class _Explained:
 
     @property
     def families(self) -> pd.DataFrame:
-        """A table with one row per family of algorithms: its loss, and whether it is in the
-        confidence set for all choices.
+        """A table with one row per family of algorithms: its loss on the choices of all
+        participants together, and whether it is in the confidence set of the families that may
+        predict best.
 
-        If participants were analysed one by one, a column counts for how many of them the
-        confidence set contains the family.
+        If participants were analysed one by one, a column counts the participants with this family
+        in their confidence set.
         """
         frame = self.explanation.to_frame().set_index("name")[["nats", "in_set"]]
         if self.participants is not None:
@@ -353,7 +355,9 @@ def _build_report(
 
 
 def _show_families(explanation: ChoiceExplanation) -> Section:
-    """Make the section "Families": the loss of every family, and the check of those in the set."""
+    """Make the section "Families": the loss of every family, and, for families in the confidence
+    set, the check whether their simulated players behave like those of the table.
+    """
     table = Table(explanation.to_frame(), "Every family of algorithms, the best first")
     question = (
         "Check of the families in the set: do their simulated players behave like the players of "
@@ -364,7 +368,9 @@ def _show_families(explanation: ChoiceExplanation) -> Section:
 
 
 def _show_participants(participants: EachParticipant) -> Section:
-    """Make the section "Participants": how many each family explains, and a table of each one."""
+    """Make the section "Participants": for each family, the number of participants that it
+    explains; and a table with one row per participant.
+    """
     group = Table(participants.group(), participants.sentence)
     people = Table(participants.to_frame(), "Each participant", collapsed=True)
     return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
@@ -412,7 +418,9 @@ def _show_side_by_side(explained: Mapping[str, _Explained]) -> Section:
 
 
 def _describe_resolution(recovered: Recovery) -> Section:
-    """Make the section "Recovery": how well this design separates families, by simulated players."""
+    """Make the section "Recovery": how often the analysis finds the families and parameters that
+    generated simulated players, in the same episodes.
+    """
     sets = (
         "For the simulated players of each family (row): share of players whose set contains "
         "each family (column)"

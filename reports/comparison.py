@@ -52,12 +52,14 @@ _MOST_DRAWN = 12  # numbers of one quantity that are drawn; its table has all
 
 
 def page(comparison: Comparison) -> Report:
-    """Make the report page of a comparison of two models, or of a model with algorithms: its
-    measures, then a section for each question of the comparison that has a result.
+    """Make the report page of a comparison of two models, or of a model with algorithms.
+
+    The page lists the measures, then has a section for each part of the comparison that has a
+    result, such as "state" (:class:`circuits.compare.Comparison`).
     """
     measures = comparison.measures
     sections = [_show_findings(comparison)]
-    # In the order of OF_COMPARISONS. A question that is not in it is found behind all others.
+    # In the order of OF_COMPARISONS. A part that is not in it comes after all others.
     for key in sorted(comparison.parts, key=lambda key: [*OF_COMPARISONS, key].index(key)):
         section = _show_part(key, comparison)
         if section is not None:
@@ -125,20 +127,23 @@ def _find_task(comparison: Comparison) -> tasks.Task:
 
 
 def _get_title(key: str) -> str:
-    """Return the title of the section of a question, such as "State" for the key "state"."""
+    """Return the title of the section on a part of a comparison, such as "State" for the key
+    "state".
+    """
     known = OF_COMPARISONS.get(key, {})
     return known.get("title", key.replace("_", " ").capitalize())
 
 
 def _show_part(key: str, comparison: Comparison) -> Section | None:
-    """Make the section of a question's result, with its pictures and tables.
+    """Make the section on one part of a comparison, with its pictures and tables.
 
     Args:
-        key: key of the question.
+        key: key of the part, such as "state" or "behaviour".
         comparison: the comparison.
 
     Returns:
-        The section; if the question does not apply, it says why. None if it has no block.
+        The section; if the part does not apply to these models, it says why. None if the part has
+        no table or an empty one.
     """
     title = _get_title(key)
     measures = [measure for measure in comparison.measures if measure.key == key]  # one, or none
@@ -188,13 +193,13 @@ def write(comparison: Comparison, out: str | Path) -> Path:
 
 
 def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield the blocks of a question's result: for each quantity, its numbers drawn as intervals,
-    and a folded table.
+    """Yield the blocks of a part's result: for each quantity a folded table, after a drawing of its
+    numbers if they have intervals and the part has no picture of its own.
 
     If there are many numbers, only the lowest are drawn.
 
     Args:
-        key: key of the question.
+        key: key of the part, such as "behaviour".
         frame: table of the result; its column "name" names the quantity.
     """
     if "name" not in frame:
@@ -213,8 +218,11 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def _measure_row(row: Mapping[Any, Any]) -> Measure:
-    """Return a row of a result's table as a measure without a verdict, so that its number and its
-    controls are drawn.
+    """Return a row of a table of intervals as a measure without a threshold and a verdict. The
+    block :class:`Measures` can draw it.
+
+    Args:
+        row: a row with name, estimate, low and high, and perhaps columns of controls.
     """
     controls = {column: row[column] for column in _CONTROL_COLUMNS if column in row}
     return make_unjudged(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
@@ -253,7 +261,7 @@ _PICTURES: dict[str, Callable[[Any], list[Any]]] = {
     "algorithm": _draw_algorithm,
     "state": _draw_state,
 }
-"""Functions that draw a result, by question, for questions that need more than intervals."""
+"""Key of a part of a comparison -> function that draws its result, if it needs more than intervals."""
 
 
 PARTS = {

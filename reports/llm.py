@@ -290,7 +290,12 @@ _COUNT_COLUMNS = [
 
 
 def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    """Make the section on the algorithms that explain the language models' choices."""
+    """Make the section on the algorithms that explain the language models' choices.
+
+    Args:
+        acts: for each group of runs (one model in one condition), the algorithm that explains its
+            choices.
+    """
     tables = behaviour_tables(acts)
     caption = (
         "The algorithm that explains the model's choices, for each model, condition and regime"
@@ -324,8 +329,8 @@ _LAST_NOTE = "The last note of each run: its length, and the share of readable n
 
 
 def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
-    """Return example notes as a table: those of each group's first episode after rounds 1, 6 and
-    the last; long notes are cut.
+    """Return example notes as a table. For each model, condition and regime, they are the notes of
+    its first episode after rounds 1, 6 and the last; long notes are cut.
 
     Args:
         notes: table with one row per note.

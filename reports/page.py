@@ -290,8 +290,8 @@ _LEAD = "Every report in this folder. Each page is complete and opens offline."
 def write_index(folder: str | Path) -> Path:
     """Write ``folder/index.html``, which lists the reports in the folder, and return its path.
 
-    It also lists reports in subfolders, those into which the commands for comparisons, audits,
-    choices, benchmarks and language models write.
+    It also lists the reports that commands write into subfolders, such as ``comparisons/NAME`` and
+    ``audits/NAME``.
     """
     pages = list(_find_pages(Path(file_path(folder, "the folder of reports"))))
     titles = Counter(page["title"] for page in pages)

@@ -246,8 +246,9 @@ class Context:
         """Two batches of episodes for interchange interventions: bases and sources. Activations
         from the runs of the sources are copied into the runs of the bases.
 
-        The episodes end shortly after the round that the report shows in detail. Recorded episodes
-        come from participants that no decoder is fitted on.
+        The episodes end shortly after the round that the report shows in detail. If the task's
+        episodes were recorded, half of the participants are set aside for fitting decoders, and the
+        pairs come from the other half.
         """
         sample = partial(
             self.task.for_half(1).sample_for,  # decoders are fitted on half 0
@@ -330,11 +331,10 @@ def require_components(*components: str) -> Callable[[Context], str]:
 
 
 def refuse_without_circuit(context: Context) -> str:
-    """Return a sentence that replaces a part of the report if the part does not apply: if the model
-    is handwired, but was not compiled from a circuit (description of a handwired model). Return ""
-    for any other model.
+    """Return a sentence that replaces a part of the report if a handwired model was not compiled
+    from a circuit (the description of a handwired model). For any other model, return "".
 
-    It is a function for the field ``lacking`` of a :class:`Part` that needs a circuit.
+    Use it as the field ``lacking`` of a :class:`Part` that needs a circuit.
     """
     if context.is_compiled or not context.model.is_handwired:
         return ""

@@ -138,8 +138,9 @@ class Answer:
         return moves
 
     def _measure_change(self, before: _Array, after: _Array) -> _Array:
-        """Return the distance of two predictions ``[..., round, outcome]`` in each round,
-        ``[..., round]``.
+        """Return the change of predictions ``[..., round, outcome]`` in each round, ``[...,
+        round]``. It is the total variation distance of distributions, or the absolute change of a
+        predicted mean.
         """
         change = np.abs(after - before)
         if self.setup.predicts_classes:

@@ -334,8 +334,11 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
 
 
 def _measure_importance(row: dict[str, Any]) -> float:
-    """Return how important an outcome's row is: the change of its prediction, or half the
-    prediction of machine or algorithm if that is larger.
+    """Return how important it is to show an outcome. It is the largest of the change of the
+    machine's prediction, half of this prediction with the edits, and half of the algorithm's.
+
+    Args:
+        row: the outcome's row of the page's table of outcomes.
     """
     move = abs(row["with"] - row["without"])
     return float(max(move, row["with"] / 2, row["algorithm with"] / 2))

@@ -349,8 +349,9 @@ def make_app(explorer: Explorer, token: str) -> Any:
         return HTMLResponse(text, status, headers=_HEADERS)
 
     def guard(respond: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        """Return ``respond`` for requests whose address has the token of this run. Others are
-        refused, as are addresses that say a part of the view twice.
+        """Return a function that answers a request with ``respond`` if its address has the token of
+        this run. It refuses other requests, and addresses with two values for one field of the
+        view, except "edit".
         """
 
         def respond_to_token(request: Request) -> Response:

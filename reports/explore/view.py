@@ -245,11 +245,12 @@ class Setup:
 
 
 def score_decoder(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
-    """Return the R2 of a decoded variable: the mean of the R2 of its single numbers, weighted by
-    their variances.
+    """Return the R2 of a decoded variable. If the variable has several entries, their R2 are
+    averaged, weighted by the variance of each entry's true values.
 
     Args:
-        truth, decoded: true and decoded values, ``[episode, round, ...]``.
+        truth, decoded: true and decoded values, ``[episode, round, ...]``; the last axes are the
+            variable's entries.
     """
     from sklearn.metrics import r2_score  # half a second: only where it is used
 

@@ -280,13 +280,14 @@ def _measure_behind_weighted_majority(
 def _measure_growth(
     model: Machine, sizes: Sizes, *, key: str, claim: str, regimes: tuple[str, str]
 ) -> Measure:
-    """Measure how much larger the model's disadvantage to Weighted Majority, in mistakes, is in a
-    hard regime than in an easy one.
+    """Measure how many more mistakes the model makes than Weighted Majority, and return this number
+    in a hard regime minus the same number in an easy one.
 
     Args:
         model: the model.
         sizes: number of episodes and the seed.
-        key, claim: key and claim of the measure.
+        key: key of the claim in the ledger.
+        claim: the claim as a sentence.
         regimes: the easy and the hard regime.
     """
     behind = []

@@ -224,14 +224,16 @@ def _measure_agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> M
 def _claim_agreement(
     scores: Scores, regime: str, *, phase: str, key: str, claim: str, about: str
 ) -> Measure:
-    """Make the measure of the agreement with the Q-table; its control is the agreement with a table
-    that does not bootstrap.
+    """Make the measure of how often the model chooses the greedy action of the Q-table. Its control
+    is how often it chooses that of a table which does not bootstrap.
 
     Args:
         scores: scores of the model.
         regime: regime of the MDPs.
-        phase: rounds of the episodes that count, such as "late" or "all".
-        key, claim, about: fields of the measure; ``about`` is the model's name.
+        phase: which rounds of an episode count, such as "late" or "all".
+        key: key of the claim in the ledger.
+        claim: the claim as a sentence.
+        about: name of the model.
     """
     # "untied" is the share of agreement in steps without ties, "_gamma0" that of the other table.
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
@@ -249,15 +251,14 @@ def _claim_agreement(
 def _fit_probe(
     model: Machine, sizes: Sizes, *, site: str, key: str, nouns: Mapping[str, str]
 ) -> list[Measure]:
-    """Fit a linear probe for each target, and return the probes' measures with a key and claims of
-    the ledger.
+    """Fit a linear probe for each target, and return one measure per probe.
 
     Args:
         model: the model.
         sizes: number of episodes and the seed.
         site: site that the probes read.
-        key: key of the measures.
-        nouns: names of the targets in sentences, by target.
+        key: key of the claim in the ledger, which all measures get.
+        nouns: key of a target -> its name in the sentence of its measure.
     """
     n_episodes = min(sizes.n_episodes, 64)
     episodes = mdp.sample(n_episodes, n_rounds=50, n_states=4, n_actions=3, seed=sizes.seed)

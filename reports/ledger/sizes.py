@@ -15,13 +15,13 @@ from interp.support.errors import require
 @dataclass(frozen=True)
 @checked_fields
 class Sizes:
-    """How many episodes and rounds the ledger uses to measure a claim.
+    """How many episodes and rounds are used to measure each claim of the paper on a model.
 
     Attributes:
         n_episodes: episodes per regime.
         n_exact_rounds: number of rounds for which handwired machines are compared with their
             algorithm.
-        seed: seed of episodes and resamples.
+        seed: seed of the sampled episodes, and of the random draws in bootstraps and controls.
     """
 
     n_episodes: int = 256

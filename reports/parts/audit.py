@@ -58,8 +58,12 @@ def part(result: AuditResult) -> Part:
 
 
 def _draw(result: AuditResult, context: Context) -> list[object]:
-    """Return the blocks of the section: the measures of all checks, and folded tables of the numbers
-    behind them and of the thresholds.
+    """Return the blocks of the section: the measures of all checks; folded tables with the numbers
+    of each check; and a folded table of the thresholds, with the reason for each.
+
+    Args:
+        result: results of the checks.
+        context: context of the report; not used.
     """
     blocks: list[object] = [Prose(_TEXTS["text"]), Measures(result.measures, result.sentence)]
     for name, caption in _CAPTIONS.items():

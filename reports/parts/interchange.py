@@ -89,8 +89,8 @@ def _describe_lack(context: Context) -> str:
 
 
 def _measure_interchange(computed: _Tables, context: Context) -> list[Measure]:
-    """Return the measures for the page's overview: one for each outcome (prediction, state) and
-    verdict.
+    """Return the measures for the page's overview. Each is about one outcome (the prediction, or
+    the state that the model writes) and one verdict.
 
     Variables with the same outcome and verdict are merged into one measure; its number is that of
     the variable with the smallest effect.
@@ -139,14 +139,15 @@ def _merge(measures: Sequence[Measure]) -> Measure:
 
 
 def _measure_best_site(rows: pd.DataFrame) -> Measure:
-    """Return the measure of the site where interchanging one variable has the largest effect, with
-    the strongest of all controls.
+    """Return the measure of the site where interchanging one variable has the largest effect. The
+    control is the strongest effect of a random direction at this site, or of a control site.
 
     The site is chosen on the episodes that also give its interval. The interval is not corrected
     for the choice, so of many sites the number is too high, and "no" too rare.
 
     Args:
-        rows: scores at all sites of the variable, for one outcome.
+        rows: scores at all sites of the variable; all are effects on the prediction, or all on the
+            state.
     """
     is_control = rows["control"].astype(bool)
     best = rows[~is_control].sort_values("score", ascending=False).iloc[0]
@@ -173,8 +174,8 @@ def _read_score(row: Any) -> Interval:
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
-    """Return the blocks of the section: the score of every site, a table of accuracies, and learned
-    subspaces.
+    """Return the blocks of the section: the size of the effect at every site, a table of
+    accuracies, and what learned subspaces carry, if any were learned.
     """
     carried, aligned = computed
     is_control = carried["control"].astype(bool)
@@ -200,10 +201,11 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
 
 
 def _tabulate(carried: pd.DataFrame) -> Table:
-    """Make the table with the accuracy of interchange at every site, beside that of chance.
+    """Make the table of the accuracy of interchange interventions, beside the accuracy that chance
+    gives, for every variable and site.
 
     Args:
-        carried: results of interchange, one row per variable and site.
+        carried: results of the interventions, one row per variable and site.
     """
     # "low" and "high" are the bounds of iia_informative, which join_intervals finds under the names
     # iia_informative_low and iia_informative_high.
@@ -306,10 +308,15 @@ _CURVE_NAMES = {"model": "model", "algorithm": "algorithm", "random": "random di
 
 def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
     """Return the measure of whether changing the state (by several doses) changes the model's
-    prediction as much as the algorithm's.
+    prediction as much as the algorithm's. The control is a change in random directions.
 
-    The dose with the smallest score decides; doses that hardly change the algorithm's prediction
-    are left out. The control is random directions.
+    The number is that of the dose with the lowest ``score``: the share of the algorithm's change of
+    its prediction that the model makes, too. Doses that hardly change the algorithm's prediction
+    are left out.
+
+    Args:
+        frame: table of :func:`interp.interventions.causal_tables.steering_table`, one row per dose.
+        context: context of the report; not used.
     """
     # The prediction at the dose nearest to 0.
     unsteered = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
@@ -327,8 +334,12 @@ def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
 
 
 def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return three curves over doses with bounds, in one table: predictions of the model, of the
-    algorithm, and of the model when it is changed in random directions.
+    """Return the points of three curves over doses, with the curve's name and the bounds of the
+    interval in each row: predictions of the model, of the algorithm, and of the model changed in
+    random directions.
+
+    Args:
+        frame: table of :func:`interp.interventions.causal_tables.steering_table`, one row per dose.
     """
     frames = []
     for key, name in _CURVE_NAMES.items():

@@ -34,8 +34,9 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
     """
 
     def heading(context: Context) -> tuple[str, str]:
-        """Return the title and the introduction of the page. The task's own texts are used for its
-        handwired circuit, and its introduction for learned transformers.
+        """Return the title and the introduction of the page. They are the texts passed to
+        :func:`part` if these exist: both for a model compiled from a circuit, and the introduction
+        for a learned transformer. Otherwise they are made from the task's and the model's names.
         """
         task = context.task
         usual = f"A model of {task.name}: {task.what}."

@@ -63,11 +63,10 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
     """
 
     def compute(context: Context) -> list[_Patched]:
-        """Patch the round that the report shows in detail, for every kind of pair of clean and
-        corrupted episodes.
+        """Patch the round that the report shows in detail, for every corruption.
 
-        The metric "state" is read in this round, and a prediction in the first round that the
-        corruption can change.
+        The effect on the metric "state" is read in the patched round. The effect on a prediction is
+        read in the first round in which the corruption can change it.
         """
         model = context.model
         layout, t = model.layout, context.detailed_round
@@ -135,8 +134,8 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
 
 
 def _describe(result: PatchingResult) -> str:
-    """Return the text of a caption: that shares of the difference are shown, and in which rounds
-    the model was patched and read.
+    """Return a caption that names the metric, the patched round and, if it differs, the round in
+    which the effect is read.
     """
     where = f"round {result.round}"
     if result.read_round != result.round:
@@ -240,8 +239,13 @@ def _measure_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     """Return the measure of whether few edges preserve the difference between clean and corrupted
     runs.
 
-    The best-scored edges must be at most half of all, and preserve more than equally many random
-    edges, the control.
+    The edges of the circuit must be at most half of all edges. They must also preserve more of the
+    difference than any of several random sets with equally many edges, the control.
+
+    Args:
+        tables: tables by name, as :func:`interp.interventions.causal_tables.circuit_tables` returns
+            them.
+        context: context of the report; not used.
     """
     circuit = tables["circuit"].iloc[0]
     best_random = float(circuit["random_max"])
@@ -264,8 +268,13 @@ def _get_faithfulness(circuit: pd.Series) -> Interval:
 
 
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
-    """Return the blocks of the section: numbers of the smallest faithful circuit, faithfulness by
-    circuit size, and a folded table of the best-scored edges.
+    """Return the blocks of the section: a table about the smallest faithful circuit, curves of
+    faithfulness over circuit size, and a folded table of the edges with the highest scores.
+
+    Args:
+        tables: tables by name, as :func:`interp.interventions.causal_tables.circuit_tables` returns
+            them.
+        context: context of the report.
     """
     heads = heads_of(context.differentiable_model)
     circuit = tables["circuit"].iloc[0]
@@ -343,7 +352,9 @@ def _name_node(name: str, heads: Heads) -> str:
 
 
 def _find_circuit(context: Context) -> dict[str, pd.DataFrame]:
-    """Find the circuit of edges for the task's default corruption; return its tables by name."""
+    """Find the circuit (set of edges) for the task's default corruption, and return the tables of
+    :func:`interp.interventions.causal_tables.circuit_tables` by name.
+    """
     model, episodes = context.differentiable_model, context.pairs[0]
     t, seed = context.detailed_round, context.seed
     return causal_tables.circuit_tables(model, episodes, t, seed, in_full=False)

@@ -77,8 +77,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         )
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
-        """Return the blocks of the section: a text, which lists the targets without a probe, and
-        the scores.
+        """Return the blocks of the section: a text, with the variables that are constant over these
+        episodes, and the scores. A probe cannot be fitted to a constant.
         """
         text = _TEXTS["text"]
         if results and results[0].site != "latents":
@@ -228,8 +228,8 @@ def state(
         return _read_memory(context) if context.has_exact_state else _decode_memory(context, probed)
 
     def draw(trajectory: Trajectory, context: Context) -> list[object]:
-        """Return the blocks of the section: how the state was read, in the words that the task
-        gave for an exact or a decoded state, and its picture.
+        """Return the blocks of the section: a text on how the state was read (exactly, or by
+        probes), and the picture of the state.
         """
         text = decoded
         if context.has_exact_state:
@@ -247,8 +247,8 @@ def state(
         return [Prose(text), Figure(picture, f"{title}, {machine} and algorithm", caption)]
 
     def draw_hero(trajectory: Trajectory, context: Context) -> list[Figure]:
-        """Return the picture of the state for the top of the page. A compiled model has that of its
-        circuit there instead.
+        """Return the picture of the state for the top of the page; none for a model compiled from a
+        circuit, whose page begins with a picture of the circuit.
         """
         if context.is_compiled:
             return []
@@ -270,8 +270,8 @@ def _flatten(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _read_memory(context: Context) -> Trajectory:
-    """Read the state of a handwired model exactly in the drawn episode, before the first round and
-    after every one.
+    """Read the state of a handwired model exactly, before the first round and after every one, in
+    the episode that the page shows (:attr:`Context.drawn_episode`).
     """
     algorithm = context.algorithm
     key = algorithm.memory
@@ -292,13 +292,13 @@ def _read_memory(context: Context) -> Trajectory:
 
 
 def _decode_memory(context: Context, key: str) -> Trajectory:
-    """Return a variable in the drawn episode, as probes decode it from the latents after every
-    round.
+    """Return a variable as probes decode it from the latents after every round, in the episode that
+    the page shows (:attr:`Context.drawn_episode`).
 
     Args:
         context: context of the report, with the results of its probes.
-        key: key of the variable; the algorithm's memory when empty. If it was not probed, the first
-            probed variable is used.
+        key: key of the variable. "" takes the algorithm's main state variable (its ``memory``). If
+            the variable was not probed, the first probed one is used.
     """
     results = {result.target.key: result for result in context.result(KEY)}
     wanted = key or context.algorithm.memory

@@ -56,8 +56,11 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     """
 
     def compute(context: Context) -> VerificationResult:
-        """Compare predictions and state only, at the report's own size, if variables inside the
-        machine cannot be checked; otherwise compare every variable at all sizes.
+        """Compare the model with its algorithm on the same episodes.
+
+        If variables inside the machine cannot be checked, only predictions and state are compared,
+        at the sizes of the report's episodes. Otherwise every variable is compared, at each of
+        ``sizes``.
         """
         n_run = min(n_episodes, context.n_episodes)
         if _describe_lack(context):
@@ -97,8 +100,8 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
 
 def _find_changed_arguments(context: Context) -> dict[str, Any]:
-    """Return the arguments of the model's circuit that are not the defaults of its dtype, as
-    :func:`circuits.verify` takes them: name -> value. Sizes of the task are left out.
+    """Return the arguments with which :func:`circuits.verify` builds the model's circuit again:
+    name -> value. Sizes of the task, and arguments that have their default value, are left out.
     """
     circuit = context.circuit
     dtype = str(context.model.dtype).removeprefix("torch.")

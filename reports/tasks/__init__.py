@@ -46,10 +46,10 @@ def default_parts(
     Args:
         replace: parts that replace those with the same key.
         after: key of a part -> further parts that follow it.
-        said: texts and options of a task with a handwired machine, such as the "parts" of
-            :data:`reports.tasks.texts.PROSE`: key of a part -> arguments by name, with which this
-            part is made anew. A part that verifies the handwired machine is then added after the
-            overview. None takes the parts of every report as they are.
+        said: texts and options of a task with a handwired machine: key of a part -> arguments of
+            the function that makes this part, such as the "parts" of
+            :data:`reports.tasks.texts.PROSE`. With them, a part that verifies the handwired machine
+            follows the overview. None leaves the parts of every report as they are.
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'The state over time', 'Probes']

@@ -103,9 +103,12 @@ def _score_predictors(context: Context) -> dict[str, _Scored]:
 
 
 def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measure]:
-    """Return the measure of whether the model makes fewer mistakes than a majority vote.
+    """Return the measure of whether the model makes fewer mistakes than a majority vote. For a
+    learned model, a second measure says whether it predicts as well as the Bayes predictor.
 
-    For a learned model, a second measure says whether it predicts as well as the Bayes predictor.
+    Args:
+        scored: key of a predictor ("model" or a baseline, such as "bayes") -> its scores.
+        context: context of the report.
     """
     fewer_mistakes = scored["majority_vote"].beyond_model
     vote_regret = scored["majority_vote"].scores.get("regret").estimate

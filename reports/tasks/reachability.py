@@ -65,9 +65,11 @@ def _compute(context: Context) -> _Answers:
 
 
 def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
-    """Return two measures: whether the model knows the farthest targets in the first possible
-    round, and whether it is right in the last round. ``context`` is not used; every part's summary
-    has this parameter.
+    """Return two measures: accuracy for the deepest nodes in the first round in which a search can
+    reach them, and accuracy in the last round at the model's worst depth. Depths with few episodes
+    are left out.
+
+    ``context`` is not used; every part's summary has this parameter.
     """
     frame, _, _ = data
     trained = frame[frame["regime"] == measured.REGIMES[0]]  # the regime of training
@@ -95,12 +97,11 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
 
 
 def _measure_last(last: pd.DataFrame) -> Measure:
-    """Return the measure of the model's accuracy in the last round, at the distance of targets
-    where it is worst.
+    """Return the measure of the model's accuracy in the last round, at the depth where it is
+    lowest. The depth is the distance of the node that is asked about from the root.
 
     Args:
-        last: the rows of the last round, one per predictor and depth (distance of the target from
-            the root).
+        last: the rows of the last round, one per predictor and depth.
     """
     ascending = last.sort_values("estimate", kind="stable")
     worst = ascending[ascending["key"] == MODEL].iloc[0]
@@ -117,8 +118,9 @@ _PARALLEL_SEARCHES = (MODEL, "breadth_first")
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
-    """Return the blocks of the section: for every regime, accuracy over rounds for the farthest
-    targets; and a table of the last round.
+    """Return the blocks of the section: for every regime, curves of accuracy over rounds at the
+    largest depth; and a table of accuracy in the last round. The depth is the distance of the node
+    that is asked about from the root.
     """
     frame, _, _ = data
     blocks: list[Any] = [Prose(_PROSE["answers"])]
