@@ -400,6 +400,8 @@ LATE = {
     "a round that is none": lambda path: run_command(
         "patch", "nothing", "--round", "9", "--rounds", "5"
     ),
+    "a reading before": lambda path: run_command("patch", "nothing", "--round", "9", "--read", "5"),
+    "no direction": lambda path: run_command("patch", "nothing", "--direction", "up"),
     "no subject": lambda path: run_command("benchmark", "--subject", "nothing"),
     "a file for a report": lambda path: write("wma-handwired", path),
 }

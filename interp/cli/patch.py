@@ -11,7 +11,7 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.core.machine import Machine, can_resume_rounds
-from interp.support.errors import require
+from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write
 
 _Round = Annotated[
@@ -22,10 +22,18 @@ _Round = Annotated[
         "--round",
     ),
 ]
+_Read = Annotated[
+    int | None,
+    options.number_option(
+        "Round whose prediction is read, counted from 0; by default the first round whose prediction the corruption "
+        "can change",
+        0,
+    ),
+]
 _Rounds = Annotated[
     int | None,
     options.number_option(
-        "Number of rounds of an episode; by default as many as --round and --map need"
+        "Number of rounds of an episode; by default as many as --round, --read and --map need"
     ),
 ]
 _MapSize = Annotated[
@@ -51,8 +59,11 @@ def _patch(
     model: options.ModelName,
     corruption: str = "",
     at: _Round = None,
+    propagate: bool = True,
+    read: _Read = None,
     components: list[str] | None = None,
     metric: list[str] | None = None,
+    direction: str = "denoising",
     episodes: Annotated[
         int | None,
         options.number_option(
@@ -68,24 +79,30 @@ def _patch(
     out: Path = Path("output/patching"),
     shard: options.Shard = "",
 ) -> None:
-    """Patch activations of every layer, head and position in one round, from clean into corrupted episodes.
+    """Patch activations of every layer, head and position in one round, between clean and corrupted episodes.
 
-    The effect is read in the first round that the corruption can change. The command writes tables and heat maps of
-    the effects.
+    The command writes tables and heat maps of the effects.
 
     Args:
         corruption: Change that makes corrupted episodes from clean ones, by task:
             <interp.interventions.causal_tables:corruption_names>; the task's default when empty.
+        propagate: Whether rounds after the patched round read the changed latents, or the latents of the unpatched run.
         components: Components to patch, such as resid_pre attn_out head mlp_out, or hook points of a machine of another
             architecture.
         metric: Metrics of the effect: <interp.interventions.causal_tables:metric_names>; by default logit_diff
             and state.
+        direction: Either denoising (clean activations are patched into corrupted runs) or noising (corrupted into
+            clean).
         tables: Write tables of all causal analyses instead: patching with every corruption, alignment, edges and, if
             the task defines it, steering.
     """
-    if at is not None and rounds is not None:  # refused before a model is loaded
+    require_known("direction", direction, ("denoising", "noising"))
+    first = at or 0
+    last = first if read is None else read
+    require(first <= last, f"--read {read} comes before --round {at}, which it cannot show")
+    if rounds is not None:  # refused before a model is loaded
         valid = f"the episodes have rounds 0 to {rounds - 1}"
-        require(at < rounds, f"round {at} is out of range: {valid}")
+        require(last < rounds, f"round {last} is out of range: {valid}")
     chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **load_options)
     loaded = chosen.model
     from interp.interventions import causal_tables
@@ -111,7 +128,10 @@ def _patch(
             "--corruption": corruption,
             "--components": components,
             "--metric": metric,
+            "--read": read is not None,
             "--map": map_ != 12,
+            "--direction": direction != "denoising",
+            "--no-propagate": not propagate,
         }
         options.refuse_unused_options(
             "--tables make every analysis of one round in the usual way", others
@@ -132,6 +152,9 @@ def _patch(
         round_,
         components=components or (),
         metrics=metric or (),
+        read_round=read,
+        propagate=propagate,
+        direction=direction,
         sample=sample,
     )
     for swept in result.sweeps:

@@ -83,8 +83,8 @@ class _Patching:
     Attributes:
         corruption: key of the corruption.
         sweeps: for each metric, the effects of patching every site separately.
-        rounds: the first metric's effects by round patched and round read; None if no map was
-            wanted.
+        rounds: the first metric's effects by round patched and round read; None if effects do not
+            propagate or no map was wanted.
     """
 
     corruption: str
@@ -99,12 +99,14 @@ def patch(
     *,
     components: Sequence[str] = (),
     metrics: Sequence[str] = (),
+    read_round: int | None = None,
+    propagate: bool = True,
+    direction: str = "denoising",
     sample: Sample = Sample(),
 ) -> _Patching:
     """Sample episodes and corrupt them in one round. Then patch this round at every layer, head and
     position (at every hook point of a model without layers), each separately. To patch is to put an
-    activation of the clean run into the corrupted run. The effect on a metric is read in the first
-    round in which the corruption can show.
+    activation of one run (clean or corrupted) into the other.
 
     Args:
         model: the model.
@@ -113,13 +115,20 @@ def patch(
             outputs and heads of a transformer, or every hook point of another model.
         metrics: keys of metrics. Empty for two, one of the prediction and one of the state. The
             first is left out if the prediction cannot show the corruption.
+        read_round: index of the round in which metrics are read; by default the first round in
+            which the corruption can show.
+        propagate: whether later rounds read the changed state; False gives them the state of the
+            unpatched run.
+        direction: "denoising" patches clean activations into the corrupted run, "noising" the
+            reverse.
         sample: settings of the episodes and the corruption.
 
     Returns:
         A record with three fields. ``corruption`` is the key of the corruption. ``sweeps`` has the
         effects on each metric, as a :class:`~interp.interventions.patching.PatchingResult`.
         ``rounds`` is a map of the effects of patching the whole carried state: on the first metric,
-        by round patched and round read. It is None if no map was wanted.
+        by round patched and round read. It is None if no map was wanted, or if ``propagate`` is
+        False.
     """
     record = corruption(model, sample.corruption)
     require(
@@ -128,10 +137,21 @@ def patch(
     )
     layout = model.layout
     measures = [find_metric(metric, layout) for metric in metrics or name_output_metrics(layout)]
-    n_map = sample.n_map
-    # The state shows the corruption at once, the prediction only after the corruption's delay.
-    shown = round + record.delay
-    read_rounds = [round if measure.needs_update else shown for measure in measures]
+    delay, n_map = record.delay, sample.n_map
+    if not propagate and delay > 0:
+        # Only the state shows the corruption in its round; later rounds read the unpatched state.
+        of_state = [measure for measure in measures if measure.needs_update]
+        require(
+            of_state == measures or not metrics,
+            f"{record.key!r} shows in predictions only {delay} round later, which held latents hide; "
+            "let effects propagate, or read --metric state",
+        )
+        measures = of_state
+    read_rounds: list[int] = []
+    for measure in measures:
+        # The state shows the corruption at once, the prediction only after the corruption's delay.
+        first_visible = round if measure.needs_update else round + delay
+        read_rounds.append(first_visible if read_round is None else read_round)
     n_rounds = sample.n_rounds
     if n_rounds is None:
         last_mapped = round + max(n_map, 1) - 1
@@ -144,12 +164,21 @@ def patch(
     sweeps: list[PatchingResult] = []
     for measure, t in zip(measures, read_rounds, strict=True):
         pair = prepare(model, clean, corrupted, round, t)
-        sweeps.append(patch_pair(pair, sites=every_site, metric=measure))
+        swept = patch_pair(
+            pair, sites=every_site, metric=measure, direction=direction, propagate=propagate
+        )
+        sweeps.append(swept)
     mapped = None
     mapped_rounds = list(range(round, min(round + n_map, n_rounds)))
-    if mapped_rounds:
+    if propagate and mapped_rounds:
         mapped = round_map(
-            model, clean, corrupted, "latent", round=mapped_rounds, metric=measures[0]
+            model,
+            clean,
+            corrupted,
+            "latent",
+            round=mapped_rounds,
+            metric=measures[0],
+            direction=direction,
         )
     return _Patching(corruption=record.key, sweeps=tuple(sweeps), rounds=mapped)
 
@@ -267,6 +296,7 @@ def interchange_table(
     seed: int,
     claims: Sequence[Claim] | None = None,
     drawn: tuple[str, Mapping[str, int] | None] = ("", None),
+    n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
     """Test claims that sites of the model carry variables of an algorithm, the one that the task
     names as the model's explanation. The sites are set to their values in another episode, and so
@@ -283,6 +313,7 @@ def interchange_table(
         drawn: how to sample the episodes on which the decoder of a learned model's state is fitted:
             the pair (name of a distribution of episodes, name of a size -> its value). An empty
             name is the task's default, and None takes the model's sizes.
+        n_decoded: number of these episodes.
 
     Returns:
         The table of :func:`interp.interventions.interchange.carriers`, one row per claim. It has
@@ -300,7 +331,7 @@ def interchange_table(
         # after the tested rounds, at indices start + 1 to round + 1. The decoder is also fitted on
         # one index before and one after these.
         start, end = tested_rounds.start, round + 3
-        known = task.for_half(0).sample_for(model, N_DECODED, end, seed + 2, *drawn)
+        known = task.for_half(0).sample_for(model, n_decoded, end, seed + 2, *drawn)
         memory = variables_in_rounds(algorithm, known, range(start, end))[algorithm.memory]
         latents = rollout(model, known).latents[:, start:end]
         decode = Decoder.fit(latents, memory, ridge=RIDGE)

@@ -669,10 +669,10 @@ def round_map(
     *,
     round: Rounds = "all",
     metric: str | Metric | None = None,
+    direction: str = "denoising",
 ) -> Tabulated:
-    """Patch some sites of the clean run together into the corrupted run, in each of several rounds
-    separately. For each patched round, measure the effect in this round and in every later one of
-    the chosen rounds.
+    """Patch some sites together, in each of several rounds separately. For each patched round,
+    measure the effect in this round and in every later one of the chosen rounds.
 
     The metric is computed for each round by itself. The metric "regret", for example, is the loss
     in the round that is read, not the sum since the patch.
@@ -685,6 +685,7 @@ def round_map(
         round: rounds that are patched and read: a slice, a list or "all".
         metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
             predicted.
+        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Returns:
         A result with a table that has one row per pair of rounds (``patched``, ``read``).
@@ -692,11 +693,11 @@ def round_map(
         ``size`` is the mean over episodes of the absolute effect. ``gap`` is the mean difference in
         the metric between the two runs in the round that is read, without a patch.
     """
-    measure = find_metric(metric, model.layout)
+    measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))
     pair = prepare(model, clean, corrupted, rounds[0], rounds[-1])
     warn_about_mismatch(pair)
-    base, source = pair.corrupted, pair.clean
+    base, source = _find_sides(pair, direction)
     # For each chosen round, the clean and corrupted runs with the metric of this round alone.
     runs_by_round = {t: replace(pair, round=t, read_round=t) for t in rounds}
 
@@ -748,7 +749,7 @@ def round_map(
     )
     if not frame["effect"].any():
         sentence = f"What is patched at {name} moves {key} in no round{in_parentheses}."
-    frame = frame.assign(site=name, metric=key, direction="denoising")
+    frame = frame.assign(site=name, metric=key, direction=direction)
     settings = provenance(model, commit=pair.clean.commit, propagate=True, counted=counted)
     return Tabulated(
         sentence=sentence,

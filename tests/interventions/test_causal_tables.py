@@ -320,6 +320,18 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
         assert set(table.site) <= set(frame.site)
 
 
+def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
+    result = causal_tables.patch(
+        wma[1],
+        3,
+        components=("latent",),
+        propagate=False,
+        sample=Sample("flip-label", n_episodes=4),
+    )
+    assert [swept.metric for swept in result.sweeps] == ["state"]
+    assert result.rounds is None
+
+
 def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
     sample = Sample(n_episodes=4, n_map=0)
     assert (
@@ -336,6 +348,10 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
     ("options", "message"),
     [
         ({"sample": Sample("change-reward", 4)}, "unknown corruption of experts episodes"),
+        (
+            {"sample": Sample("flip-label", 4), "propagate": False, "metrics": ["logit_diff"]},
+            "shows in predictions only 1 round later",
+        ),
         ({"round": -1}, "must be at least 0"),
     ],
 )
