@@ -371,7 +371,7 @@ class Axes:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the block's axes, in order."""
+        """The labels of the block's axes, in order."""
         return self.basis._labels_of_block[self.name]
 
     def __getitem__(self, label: str) -> Direction:

@@ -523,26 +523,29 @@ class Circuit(Result):
         return math.exp(-float(eta) * lead)
 
     @checked
-    def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    def pair_error(self, scores: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         """Bound the error of a pair of softmax heads that replaces a linear head
         (:func:`circuits.heads.softmax_pair`).
 
         A linear head weighs each key by its score x. The pair weighs it by ``(e^{eps x} - e^{-eps
-        x}) / (2 eps) = sinh(eps x) / eps``, whose Taylor series is ``x + eps^2 x^3 / 6 + ...``. The
-        factor eps of the pair's scores is the argument "epsilon" of the circuit. Rounding adds an
-        error: each of the two terms is near ``1 / (2 eps)``, and its logit, near ``heavy``, has a
-        rounding error of up to ``heavy`` machine epsilons, which is the term's relative error. Four
-        times the sum of both is allowed.
+        x}) / (2 eps)``. The factor eps of the pair's scores is the argument "epsilon" of the
+        circuit. The bound is the sum of two errors:
+
+        - ``eps^2 x^3 / 6``: the second term of the Taylor series ``x + eps^2 x^3 / 6 + ...``;
+        - ``4 heavy u / eps``, for rounding, with the machine epsilon u of float64. The pair is a
+          difference of two numbers near ``1 / (2 eps)``. Each is the exponential of a logit near
+          the circuit's argument "heavy", and so has a relative error of about ``heavy u``. Their
+          errors sum to ``heavy u / eps``, and four times this sum is allowed.
 
         Args:
-            size: absolute values of the scores x, of any shape.
+            scores: the scores x, of any shape; their signs do not matter.
 
         Returns:
             The bound for each x.
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
         rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
-        cubic_term = epsilon**2 * np.abs(size) ** 3 / 6
+        cubic_term = epsilon**2 * np.abs(scores) ** 3 / 6
         return np.asarray(cubic_term + rounding)
 
     @checked

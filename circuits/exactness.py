@@ -422,8 +422,8 @@ def check_horizon(
         size: size of the task, which is only copied to the checks.
         dtype: dtype of the compiled model, "float64" or "float32".
         plan: the model's verification plan.
-        n_rounds: the short run has ``n_rounds`` rounds, but at most 10; the long run has twice
-            ``n_rounds``. The plan may allow fewer.
+        n_rounds: the long run has twice ``n_rounds`` rounds; the short run has 10, or ``n_rounds``
+            if this is less. The plan may shorten both.
         seed: seed of the episodes.
         device: device that the model runs on.
         model: a model to run in place of the compiled circuit; None compiles the circuit.

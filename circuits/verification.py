@@ -66,7 +66,7 @@ class VerificationResult(Measured):
     measures: tuple[Measure, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make one measure per variable: that of its check with the largest error."""
+        """Make one measure per variable: that of its check with the largest error / tolerance."""
         # A variable's checks overwrite each other, and the worst comes last.
         worst = {
             check.variable: check

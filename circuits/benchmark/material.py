@@ -33,8 +33,8 @@ Exit = Literal["prediction", "state", "latents"]
 
 
 def _measure_latents(readout: Readout, pair: Pair) -> torch.Tensor:
-    """Return minus the Euclidean distance between the new latents and those of the clean run; the
-    last two axes (latent, d_model) are summed over.
+    """Return minus the Euclidean distance of the latents of a run from those of the clean run; it
+    is a sum over the last two axes, (latent, d_model).
     """
     distance = readout.latents - pair.clean_readout.latents
     return -distance.flatten(-2).norm(dim=-1)
@@ -367,11 +367,10 @@ class Material:
             case: the clean and the corrupted run, and the metric.
             ablation: what edges outside the circuit carry: "zero", "mean" or "resample" (their
                 value in the corrupted run).
-            purpose: a name for what the scorer is used for, such as "grades". Scorers share the
-                runs of circuits that they have made if they have the same corruption, round,
-                ablation and purpose; metrics may differ. The CPU time of a method that reuses runs
-                is too low. A method that is timed therefore needs a purpose that no other caller
-                uses.
+            purpose: label of the caller, such as "grades". Scorers with the same corruption, round,
+                ablation and purpose share their runs of circuits, also if their metrics differ. A
+                method that is timed needs a purpose of its own: its time would lack runs that
+                another caller made.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.compute_once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))

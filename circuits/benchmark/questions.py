@@ -36,8 +36,8 @@ _ROUNDING = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _list_edges(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every candidate edge: "" if it is false, "inert" if cutting it has no
-    effect, otherwise the kind in the construction's table.
+    """Return the kind of every candidate edge: "" if it is false, "inert" if it is true but cutting
+    it has no effect, otherwise its kind in ``subject.edges``, such as "content".
     """
     if subject.edges is None:
         return {}
@@ -287,7 +287,8 @@ def _answer_subspaces(subject: KnownMachine, material: Material) -> Answer:
 def _draw_subspaces(
     subject: KnownMachine, material: Material, generator: np.random.Generator
 ) -> Answer:
-    """Draw random subspaces as a random answer; each has the rank of the true one.
+    """Draw a random answer: for each variable at each site that stores it, a random subspace with
+    the rank of the true one.
 
     Args:
         subject: the machine.

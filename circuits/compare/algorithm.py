@@ -435,8 +435,8 @@ def _measure_remainder(
     participants = participants_of(scored_on[0])  # the same in every set
 
     def measure_rest(changes: list[int]) -> Interval:
-        """Regress errors on the effects of these changes, and return the share of the squared error
-        that remains where the regression was not fitted.
+        """Regress errors on the effects of the changes with these indices. Return the share of the
+        squared error that remains on the episodes to score on.
         """
         # One row for each number that is predicted, one column for each change. Changes with nearly
         # the same effects get no large opposite weights: small singular values count as 0.
@@ -457,9 +457,9 @@ def _compute_errors_and_slopes(
     predict: Predict, algorithm: Algorithm, batches: Sequence[Any]
 ) -> tuple[Array, Array, list[str]]:
     """Compute an algorithm's prediction errors, and the derivative of its predictions with respect
-    to each small change of its update.
+    to each of many small changes of its update (:func:`_list_directions`).
 
-    Both are divided by the standard deviation of an outcome.
+    Errors and derivatives are divided by the standard deviation of the predicted outcome.
 
     Args:
         predict: the model's predictions, as a function of episodes.
@@ -467,8 +467,8 @@ def _compute_errors_and_slopes(
         batches: one batch of episodes per set.
 
     Returns:
-        Errors ``[episode, round, outcome]``, where the scored rounds of all batches are
-        concatenated; derivatives ``[episode, round, outcome, change]``; the names of the changes.
+        Errors ``[episode, round, outcome]``; derivatives ``[episode, round, outcome, change]``; the
+        names of the changes. The axis "round" has the scored rounds of all batches.
     """
     errors, slopes, names = [], [], list[str]()
     for episodes in batches:
@@ -487,8 +487,7 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
     """Return an algorithm's predictions, and their finite-difference derivatives with respect to
     small additions to the updated state (:func:`_list_directions`).
 
-    Each addition is made in every round, and in all real-valued state variables with elements at
-    once.
+    Each addition is made in every round, to all state variables that are arrays of real numbers.
 
     Returns:
         Predictions ``[episode, scored round, outcome]``; derivatives ``[episode, scored round,
@@ -544,16 +543,16 @@ def _add_in_every_round(
 
 
 def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the small changes of an algorithm's update of one state variable that are tried, such
-    as a larger step or a leak.
+    """List small changes of how an algorithm updates a state variable, such as a larger step or a
+    leak.
 
     Args:
         state, after: the variable before and after every round, ``[episode, round, ...]``.
         inputs: inputs of the rounds, by key.
 
     Returns:
-        Arrays ``[episode, round, ...]`` by description. In every round, the changed update adds a
-        small multiple of the array's entry to the variable.
+        Change in words -> array ``[episode, round, ...]``. The changed update adds a small multiple
+        of this array to the variable, in every round.
     """
     state = np.asarray(state, float)
     step = after - state  # [episode, round, ...]
@@ -802,9 +801,9 @@ def _list_confidence_set(
     """Return the keys of the families in the 95 % model confidence set, any of which may be the
     best.
 
-    The loss of a family is its divergence per episode, averaged over sets. Losses below a
-    thousandth of the best memoryless family's loss count as equal, since they are rounding or
-    search errors.
+    The loss of a family is its divergence from the model, averaged over sets of episodes. Losses
+    below a thousandth of the best memoryless family's loss count as equal: so little comes from
+    rounding, or from an inexact search for parameters.
 
     Args:
         scores: scores of all families.
@@ -816,7 +815,9 @@ def _list_confidence_set(
     n_units = min(len(nats) for nats in base.divergences.values())
 
     def mean_over_sets(score: FamilyScore) -> Array:
-        """Return the family's divergence per unit, averaged over the sets, ``[unit]``."""
+        """Return the family's divergence in each unit (episode or participant), averaged over the
+        sets of episodes, ``[unit]``.
+        """
         return np.mean([nats[:n_units] for nats in score.divergences.values()], axis=0)
 
     losses = np.stack([mean_over_sets(score) for score in scores], 1)  # [unit, family]
@@ -900,9 +901,9 @@ class _Agreement:
     def measure(self, control: Control | None = None) -> Measure:
         """Return the measure of the claim that two models predict the same.
 
-        Three quantities must support it: average similarity, the share of rounds that differ
-        plainly, and the similarity of responses. The measure reports the first with the verdict
-        "no"; if there is none, the first with "undecided", then "not applicable", then "yes".
+        Average similarity, the share of rounds that differ plainly, and the similarity of each
+        group of responses must all support the claim. The measure is that of the quantity with the
+        worst verdict (:func:`~interp.results.measure.conjoin`).
 
         Args:
             control: average similarity of untrained copies; None for no control.
@@ -1095,14 +1096,15 @@ def _compare_predictions(
 
 
 def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
-    """Fit how one model's algorithm turns its state into predictions, such as the temperature, to
-    the other model's predictions.
+    """Fit one model's algorithm to the other model's predictions. Only parameters of the read-out
+    (how the state becomes predictions), such as the temperature, are fitted.
 
-    The reference's algorithm is tried first, then the model's.
+    The reference's algorithm is fitted to the model. If it has no such parameter, the model's
+    algorithm is fitted to the reference.
 
     Returns:
-        The other model, the algorithm and its fitted parameters; None if neither algorithm has such
-        a parameter.
+        The model to which the algorithm was fitted, the algorithm and its fitted parameters; None
+        if neither algorithm has such a parameter.
     """
     model, reference = compared.pair
     # The owner's algorithm is fitted to the subject's predictions.
@@ -1186,10 +1188,10 @@ def _measure_likeness(
 def _measure_differences(
     model: Predict, reference: Predict, sets: _Sets
 ) -> tuple[dict[str, Array], list[Failure]]:
-    """Measure the divergence of two predictions in every scored round, in nats.
+    """Measure the divergence of two predictions in every scored round.
 
-    For predictions that are real numbers, differences of means are measured in units of their
-    variance.
+    It is in nats; for predicted means, it is the squared difference, divided by the variance of the
+    reference's means (:func:`~interp.choices.fitting.divergence_by_round`).
 
     Args:
         model, reference: functions from episodes to predictions.

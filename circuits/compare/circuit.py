@@ -221,7 +221,7 @@ def compare_tables(
 
 
 def _divide(part: Array, whole: Array) -> Array:
-    """Return ``part / whole``, and 0 where the whole is below 1e-12, which is rounding."""
+    """Return ``part / whole``, and 0 where ``whole`` is at most 1e-12: mere rounding."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > _ROUNDING)
 
 

@@ -154,8 +154,8 @@ class Budget:
     def at(self) -> list[int]:
         """Indices of the rounds at which latents are inserted, evenly spaced.
 
-        They begin after the first sixth of the rounds, in which latents contain little. At the last
-        of them, ``horizon + 1`` rounds are left, including itself.
+        They begin after the first sixth of the rounds, in which latents contain little. The last of
+        them is ``horizon`` rounds before the last round of the episode.
 
         >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
@@ -293,7 +293,7 @@ class Participant:
         error_of_mean = float(((steps - steps.mean(0)) ** 2).sum())
 
         def sum_errors(penalty: float) -> float:
-            """Return the squared error of decoded changes, each by a fit on other episodes."""
+            """Return the squared error of the changes of the decoded values, for this penalty."""
             decoder = fit_crossfitted_writer(self, algorithm, (key,), penalty).decoder
             # Latents before each round, as the values are; after the last round there is no value.
             decoded = decoder(latents[:, :-1]).numpy(force=True)
@@ -407,12 +407,12 @@ class CrossFitted(Decoder):
         return self._apply(Decoder.__call__, latents)
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
-        """Return changed latents of every episode, from which other values are decoded: those
-        decoded from ``latents``, plus ``change`` (:meth:`Decoder.move`).
+        """Return a copy of the latents that is changed so that the decoded values change by
+        ``change`` (:meth:`Decoder.move`).
 
         Args:
             latents: the latents, ``[episode, ..., latent, d_model]``.
-            change: wanted change of the decoded values, ``[episode, ...]``.
+            change: what is added to the decoded values, ``[episode, ...]``.
         """
         return self._apply(Decoder.move, latents, change)
 
@@ -489,8 +489,8 @@ def fit_crossfitted_writer(
 
 @dataclass(frozen=True)
 class _Centred:
-    """The equation of a variable from whose elements their mean is subtracted; it evaluates the
-    variable's original equation first.
+    """The equation of a centred variable: compute the variable by ``equation``, then subtract the
+    mean over its elements.
     """
 
     equation: Callable[[Values], NDArray[Any]]

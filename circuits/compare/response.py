@@ -322,9 +322,7 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """The input that was changed, and the range of rounds after the change or the round of the
-        change, in words.
-        """
+        """The fields ``what`` and ``when`` as one text, such as "any input, changed in round 3"."""
         return f"{self.what}, {self.when}"
 
     def row(self) -> dict[str, Any]:
@@ -384,9 +382,9 @@ def compare_responses(
         n_episodes, seed=0, plain_first=True, participants=participants_of(edits.episodes)
     )
 
-    def sum_by_episode(of_edits: Array) -> NDArray[Any]:
-        """Sum ``[edit, round]`` over rounds and over the edits of each episode."""
-        return np.bincount(edits.episode, of_edits.sum(1), n_episodes)
+    def sum_by_episode(values: Array) -> NDArray[Any]:
+        """Sum an array ``[edit, round]`` over rounds and over the edits of each episode."""
+        return np.bincount(edits.episode, values.sum(1), n_episodes)
 
     compared = []
     for what, when, mask in _list_cells(edits, lag):
@@ -425,8 +423,8 @@ def _list_cells(
         lag: number of rounds from the edit to each round, ``[edit, round]``.
 
     Yields:
-        (input in words, time in words, boolean mask of the cell's responses, ``[edit, round]`` or,
-        for all rounds of an edit, ``[edit, 1]``).
+        (input in words, time in words, boolean mask of the cell's responses). The mask is ``[edit,
+        round]``; it is ``[edit, 1]`` for cells with all rounds of their edits.
     """
     n_rounds = lag.shape[1]
     # Each range of lags (band) ends before the first lag of the next band.
@@ -463,16 +461,15 @@ class ResponsePart(Result):
 
     Attributes:
         algorithm: key of the algorithm; "" if it carries no state.
-        cells: similarity of the two responses, one item per input and range of rounds, and per
-            round; the least similar first.
+        cells: similarity of the two responses in each group of responses (:class:`Cell`); the least
+            similar first.
         arrives: size of the response to a changed input one round after the change, as a multiple
             of the response to the changed state (a regression coefficient). It is about 1, or less
             if the update is delayed.
-        later: a number in place of ``cells`` and ``arrives``, for tasks in which no input can be
-            changed alone; NaN in other tasks. In both the model and the algorithm, every round is
-            made to read the state that the next round reads. The number is the absolute correlation
-            between the change of the model's predictions and the change of the algorithm's; the
-            lowest correlation of several groups of rounds.
+        later: replaces ``cells`` and ``arrives`` in tasks in which no input can be changed alone;
+            NaN in other tasks. Model and algorithm predict each round once more, from the state
+            that the next round reads. The number is the absolute correlation of the two changes of
+            predictions that result, in the group of rounds where it is lowest.
     """
 
     algorithm: str = ""
@@ -534,8 +531,8 @@ def _compute_response_part(compared: Compared) -> ResponsePart:
 
 
 def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
-    """Give each round the state of the next round, and correlate how the predictions of model and
-    algorithm change.
+    """Let model and algorithm predict each round from the state that the next round reads, and
+    correlate the two changes of predictions that result.
 
     Returns:
         The absolute correlation in the worst of up to three groups of neighbouring rounds; NaN if no

@@ -114,7 +114,8 @@ class StatePart(Result):
             - for a predicted mean and variance, the mean of the Kullback-Leibler divergences in the
               two directions, in nats;
             - for predicted means, and where states are compared in place of predictions
-              (:attr:`Stitching.seen`), the squared change divided by the variance.
+              (:attr:`Stitching.seen`), the squared change, divided by the variance of the
+              unchanged means or states.
     """
 
     model: str
@@ -190,8 +191,8 @@ class StatePart(Result):
         )
 
     def _list_doubts(self) -> dict[Verdict, str]:
-        """Return {"yes": reason} if the memory of one of the models is, or may be, worth too little
-        for stitching to say anything; otherwise an empty dictionary.
+        """Return {"yes": reason}, a reason against the verdict "yes", if a model's predictions
+        depend too little on its memory, or may do so. Otherwise return an empty dictionary.
         """
         little = [worth for worth in self.worth.values() if worth.low < _LEAST_WORTH]
         if not little:
@@ -340,13 +341,16 @@ class _Receiver:
 
     @classmethod
     def of(cls, target: Participant, budget: Budget, generator: torch.Generator) -> _Receiver:
-        """Run a model on from each start, with unchanged latents, with noise in them, and with
-        initial latents, to measure how much its predictions depend on memory.
+        """Make the receiver of a model: measure how much its predictions depend on its memory.
+
+        From each start, the model runs on with unchanged latents, with noise in them, and with
+        initial latents.
 
         Args:
             target: the model.
             budget: the starts, and the number of rounds to run on.
-            generator: draws the noise that detects ties.
+            generator: draws the noise. Starts at which noise changes the predictions are at a tie,
+                and do not count.
         """
         expected = _get_own_outputs(target, budget)
         # Predicted means have the task's units, and their divergence is a squared difference. It is
@@ -465,8 +469,9 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
         receiver: the model that receives them.
 
     Returns:
-        0 for handwired sources, the standard penalty for wide latents, otherwise the one with the
-        smaller error (:func:`choose_penalty`).
+        0 if the source is handwired; the standard penalty if its latents have more coordinates than
+        there are samples; otherwise one of the two, chosen by how far the receiver's runs from
+        mapped latents diverge (:func:`choose_penalty`).
     """
     if source.model.is_handwired:  # its latents are exact, also where they vary little
         return 0.0
@@ -475,7 +480,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
     target, budget = receiver.target, receiver.budget
 
     def sum_divergence(ridge: float) -> float:
-        """Return the divergence of the receiver's runs from mapped latents, with this penalty."""
+        """Return how far the receiver's runs from latents, mapped with this penalty, diverge."""
         mapped = map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
         return float(
             _measure_divergence(target, mapped, expected=receiver.expected, budget=budget).sum()

@@ -153,9 +153,8 @@ class UpdatePart(Result):
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return all scores of one algorithm. A score says how well the algorithm predicts changes
-        of the model's decoded state, over one round or several. The changes start from states that
-        occur in episodes, or from states that occur in no episode.
+        """Return the scores of one algorithm, one per kind of steps: their ``manifold`` and
+        ``horizon`` (:class:`StepScore`).
 
         Args:
             algorithm: key of the algorithm.
@@ -267,10 +266,10 @@ class _Steps:
     Attributes:
         algorithm: the algorithm.
         keys: the state variables that are decoded.
-        rounds: rounds from which the model runs on.
+        rounds: rounds with which steps begin (starts).
         horizon: number of rounds of a step.
-        changes: change of the state before the step, ``[episode, start, ...]`` by key of the
-            variable; None for no change.
+        changes: key of a state variable -> what is added to it in the latents before each step,
+            ``[episode, start, ...]``; None for no change.
         penalty: ridge penalty of all decoders, including those of controls.
     """
 
@@ -587,7 +586,9 @@ def _fit_extension(
     penalty = subject.penalty(algorithm)
 
     def decode_steps(member: Algorithm, episodes: Any) -> Transition:
-        """Fit a decoder of this member's state, and decode the model's steps in the episodes."""
+        """Fit a decoder of the state of an algorithm of the family, and decode the model's steps in
+        the episodes.
+        """
         writer = subject.writer(member, keys, penalty)
         return transition(subject.model, episodes, writer, round=budget.at)
 
@@ -667,7 +668,7 @@ def _make_fitted_update(
 
 
 def _compute_shares_missed(errors: StepResult) -> Array:
-    """Return the share of the variation of all steps that the errors of each episode are,
+    """Return each episode's squared error, divided by the variation of the steps of all episodes,
     ``[episode]``. The shares sum to 1 - R2.
     """
     return errors.missed.sum(1) / errors.varied.sum()
@@ -794,11 +795,10 @@ def _measure_arrival(evidence: Evidence) -> list[Measure]:
 
 
 def _measure_next_state(evidence: Evidence) -> list[Measure]:
-    """Return the correlation of changes of the model's and the algorithm's predictions as a measure,
-    in a list that is empty unless the interval's lower end is below .5.
+    """Return the correlation :attr:`ResponsePart.later` as a measure, the only item of a list. The
+    list is empty if the lower end of the correlation's interval is at least .5 or NaN.
 
-    The changes are those that occur if the next round's state is inserted into each round. The
-    measure is never "no": it can only turn a "yes" into "undecided".
+    The measure's verdict is never "no": it can only turn a "yes" into "undecided".
     """
     correlation = evidence.response.later
     if not correlation.low < HALF:  # NaN passes: the correlation was not measured

@@ -327,12 +327,12 @@ def _explain_float64_only(variant: str, eta: float | None, slope: float, bound: 
 
 @dataclass(frozen=True)
 class _Wiring:
-    """Parameters of one variant of the circuit, from which the functions below make its heads and
-    neurons.
+    """Parameters of one variant of the Q-learning circuit, from which the functions below make its
+    heads and neurons.
 
     Attributes:
         basis: basis of the residual stream.
-        ids, buf1, buf2: axes of its blocks "id", "buf1" and "buf2".
+        ids, buf1, buf2: axes of the blocks "id", "buf1" and "buf2" of this basis.
         constant: direction that reads 1 at every token.
         sink: direction of the token BOS, the attention sink for queries without a match.
         states, actions: labels of the state tokens and of the action tokens.
@@ -637,9 +637,9 @@ def _reward_drawn_action(wiring: _Wiring, margin: float, sharpness: float) -> tu
     """Return the score terms that add exploration to a choice: if the round's random draw names an
     action, the candidate with this action gets the highest score.
 
-    The block buf2 of Select holds the draw, which adds a bonus at all tokens of the named action.
-    The bonus exceeds any difference of values. All positions that are no candidates lose it at
-    least once, since some of them are tokens of the named action, too.
+    The block buf2 of Select holds the draw. A first term adds a bonus, larger than any difference
+    of values, at all tokens of the named action. Some of these tokens are no candidates: a second
+    term subtracts at least the bonus at every position that is no candidate.
 
     Args:
         wiring: parameters of the circuit.
@@ -876,13 +876,11 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
     """Find the choices that rounding errors can change, because the two best actions are nearly
     equal.
 
-    Two actions are compared by Q(s', a) - tau * a. Rounds in which all Q-values are 0 count as
-    decided, unless pairs of softmax heads round these zeros.
+    Two actions are compared by Q(s', a) - tau * a. Rounds in which Q(s', a) is 0 for all actions
+    count as decided, unless pairs of softmax heads round these zeros.
 
     Args:
-        circuit: the circuit, for tau; beta, the inverse temperature of a softmax policy, or None;
-            eta, a number if softmax heads replace all hard heads; and hardness, the inverse
-            temperature of the softmax that then replaces the maximum over actions.
+        circuit: the circuit, for the tie slope tau and its other arguments (:func:`q_learning`).
         values: the values that the algorithm computes, by key of the variable.
         dtype: dtype of the model, "float64" or "float32".
 
@@ -928,10 +926,11 @@ def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float
     Args:
         circuit: the circuit, for this share (``leak``), the sizes and the variant.
         values: the values that the algorithm computes, by key of the variable.
-        key: key of the variable.
+        key: key of the variable, or name of a check, such as "residue".
 
     Returns:
-        The bound, and a text with its formula; (0, "") if the heads are hard.
+        The bound, and a text with its formula; (0, "") if the heads are hard, and for the check
+        "position_code".
     """
     arguments, leak = circuit.arguments, circuit.leak
     if arguments["eta"] is None or key == "position_code":

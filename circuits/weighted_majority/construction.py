@@ -226,8 +226,9 @@ def _get_unit(circuit: Circuit, values: Values, key: str) -> float:
     """Return the smallest divisor of a variable's relative errors: errors are divided by the larger
     of the true value and this unit.
 
-    The unit is ``log_gamma`` for log-weights and 1 for most other variables. For predictions it
-    grows with the log-weights beyond 500, because large log-weights cost a prediction digits.
+    The unit is ``log_gamma`` for log-weights and 1 for most other variables. For predictions it is
+    the largest log-weight / 500, but at least 1, because rounding errors of a softmax grow with its
+    logits.
 
     Args:
         circuit: the circuit, for ``log_gamma``.
@@ -247,15 +248,16 @@ def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float
     """Bound the error that softmax heads add to a variable.
 
     In each layer, a softmax head also attends a little to wrong positions, and so adds a small
-    share of the largest number there.
+    share of what they store: of log-weights, or of numbers of at most 1.
 
     Args:
         circuit: the circuit, for this share (``leak``), the sizes and the variant.
         values: the values that the algorithm computes, by key of the variable.
-        key: key of the variable.
+        key: key of the variable, or name of a check, such as "residue".
 
     Returns:
-        The bound, and a text with its formula; (0, "") if the heads are hard.
+        The bound, and a text with its formula; (0, "") if the heads are hard, and for the check
+        "position_code".
     """
     arguments, leak = circuit.arguments, circuit.leak
     if arguments["eta"] is None or key == "position_code":

@@ -34,10 +34,10 @@ def _score_by_cutting(
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
-    """Score each edge by the mean change of the metric when it is cut.
+    """Score each edge by the mean change of the metric when the edge is cut.
 
-    The largest score over cases (a corruption, with an output that it changes) and ablations
-    counts.
+    The score is the largest over ablations and cases. A case is a corruption, with an output that
+    it changes.
 
     Args:
         ablations: what a cut edge carries: "zero", "mean" or "resample".
@@ -47,8 +47,8 @@ def _score_by_cutting(
     """
 
     def effects(case: Case) -> np.ndarray:
-        """Return the effect of cutting each edge, ``[edge]``, as a share of the effect of the whole
-        corruption: the largest one of all ablations.
+        """Return the effect of cutting each edge, ``[edge]``: the largest over ablations, as a share
+        of the effect of the whole corruption.
         """
         # [edge], averaged over episodes, for each ablation.
         drops = [material.measure_drops(case, ablation).mean(1) for ablation in ablations]

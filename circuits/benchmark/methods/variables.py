@@ -201,8 +201,8 @@ def _get_activations(material: Material, site: str) -> Float[Tensor, "episode ro
 
 
 def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
-    """Score each variable at each site by interchange interventions, which put the site's
-    activation of another episode.
+    """Score each variable at each site by interchange interventions: the site's activation is
+    replaced by that of another episode.
 
     The score is the cosine between the actual effects on an output and those that the algorithm
     predicts for a swap of the variable. The better of the outputs "prediction" and "state" counts.
@@ -265,7 +265,7 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
     """Answer a question by distributed alignment search, which learns a subspace for each variable
     at each site.
 
-    Pairs are left out if their alignment is refused.
+    A (variable, site) is left out if the search is refused there (:class:`AlignmentError`).
 
     Args:
         question: "where" scores each (variable, site) by the accuracy of interchanges in the
@@ -274,7 +274,7 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
         material: its runs.
 
     Raises:
-        InputError: every alignment was refused; the message quotes the last refusal.
+        InputError: every search was refused; the message quotes the last refusal.
     """
     items = material.items(question)
     results, refusal = {}, None
