@@ -745,12 +745,14 @@ class VerificationPlan:
             rounds than ``n_rounds``, if later rounds would only repeat.
         output: key of the variable that the model's prediction must equal.
         tolerance: (variable, dtype) -> (largest allowed error, kind of the error: "error" for
-            absolute, "relative" for relative). It is also called with the name of a check in place
-            of a variable: "carried_state", "residue", "position_code" or "distribution".
+            absolute, "relative" for relative). ``tolerance`` and ``soft`` are also called with the
+            name of a check in place of a variable: "carried_state", "residue", "position_code" or
+            "distribution".
         undecided: (circuit, values, dtype) -> {variable: mask ``[episode, round]``}. A mask is True
             where rounding decides a tie, so that the value is not determined and not compared.
         unit: (circuit, values, variable) -> a number > 0. A relative error is the absolute error
-            divided by the absolute true value, or by this number if it is larger.
+            divided by the absolute true value, or by this number if it is larger. The variable may
+            also be "carried_state".
         soft: (circuit, values, variable) -> (error that softmax heads add to the tolerance, its
             formula in words); (0, "") if they add none.
     """

@@ -201,8 +201,8 @@ def check(
     def make_check(key: str, where: str, errors: tuple[float, float]) -> Check:
         """Compare the errors (absolute, relative) of a variable with what the plan allows.
 
-        Beside rounding, the plan allows the error that softmax heads can cause in place of hard
-        ones, up to a bound. The bound is 0 in circuits with hard heads.
+        Beside rounding, the plan allows the error that softmax heads in place of hard ones can
+        cause. It allows nothing for them if this error could exceed 1e-4.
         """
         absolute, relative = errors
         tolerance, kind = plan.tolerance(key, dtype)
@@ -370,7 +370,8 @@ def _measure_residue(
     Args:
         circuit: the circuit, for the directions of the state and of positions.
         latents: latents of a run.
-        unit: unit of the state; the absolute difference is divided by it to give the relative one.
+        unit: unit of the state. Relative errors are divided by it; by 1 if it is larger than 1 in a
+            basis without rotation, or smaller than 1 in a rotated one.
 
     Returns:
         The errors "residue" and "position_code" by name, each as (absolute, relative).

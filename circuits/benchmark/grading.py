@@ -186,8 +186,8 @@ class BenchmarkResult(Result):
         over forms, as in :meth:`summary`.
 
         Each question has several scores. The table shows its main score, with which the name of the
-        column ends, as in "edges, ap". Some methods come in several settings, such as "eap:single"
-        and "eap:joined"; the row "eap" shows, for each question, the best of them.
+        column ends, as in "which edges, ap". Some methods come in several settings, such as
+        "eap:single" and "eap:joined"; the row "eap" shows, for each question, the best of them.
         """
         columns = {}
         for key in self.scored:

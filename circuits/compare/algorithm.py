@@ -115,7 +115,7 @@ _FIELDS_IN_JSON = (
     "settings",
 )
 """Fields of the result that are written to JSON."""
-_Divergences = Mapping[str, Array]  # nats a round by set, ``[episode]`` each
+_Divergences = Mapping[str, Array]  # by set, each ``[episode]`` or ``[participant]``
 _Sets = Mapping[str, tuple[Any, Any]]
 
 
@@ -622,7 +622,8 @@ def _measure_gain_from_memory(compared: Compared, subject: Any) -> _Divergences:
         subject: the model, an algorithm, or a function that predicts.
 
     Returns:
-        Nats per round, ``[episode]`` by set of episodes.
+        Divergence, averaged over rounds, by set of episodes: ``[participant]``, or ``[episode]`` if
+        the episodes have no participants.
     """
     fitted_on, _ = next(iter(compared.sets.values()))
     task = tasks.of(fitted_on)  # not tasks.get, which does not know an algorithm of tasks.using
@@ -840,7 +841,8 @@ def _pooled_ratio(
     All sets of episodes use one seed, so that their i-th episodes are resampled together.
 
     Args:
-        over, under: divergences ``[episode]`` by set of episodes: numerator and denominator.
+        over, under: divergences ``[episode]`` (or ``[participant]``) by set of episodes: numerator
+            and denominator.
         seed: seed of the bootstrap.
         name: name of the only set to use; all sets when None.
     """
@@ -1172,8 +1174,8 @@ def _measure_likeness(
 
     Args:
         divergences: divergence of the two models, ``[episode, round]`` by set.
-        gain, other_gain: what each model gains from its memory: divergence of its predictions
-            from the best memoryless algorithm, ``[episode]`` by set.
+        gain, other_gain: what each model gains from its memory, as
+            :func:`_measure_gain_from_memory` returns it.
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """

@@ -141,7 +141,7 @@ class HeadShares(NamedTuple):
         feeds: how important an earlier head is through a later one, ``[earlier head, later head,
             2]``: the later head's importance, times a share, summed over kinds of query positions.
             The share is the change of the later head's output if the earlier head is ablated,
-            divided by the variation of this output.
+            divided by the variation of this output, but at most 1.
     """
 
     reads: Float[np.ndarray, "head kind pos 2"]

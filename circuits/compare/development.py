@@ -47,7 +47,7 @@ class Questions:
             comparison.
         n_episodes, n_rounds: number of episodes for probes and predictions, and of rounds per
             episode.
-        seed: seed of these episodes.
+        seed: seed of these episodes, of the probes, and of the comparison.
     """
 
     targets: tuple[str, ...] = ()

@@ -292,8 +292,8 @@ def _prepare_comparison(
 def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
     """Yield untrained copies of a model, as controls.
 
-    If the latents of a copy grow beyond 1e4, its weights are halved until the latents stay below. A
-    copy with latents that still grow after 11 halvings is left out.
+    If the latents of a copy grow beyond 1e4, or its predictions are not finite, its weights are
+    halved until neither happens. A copy for which 11 halvings are not enough is left out.
 
     Args:
         model: the model; its architecture is copied.

@@ -213,8 +213,8 @@ class Samples:
 
     @property
     def participants(self) -> NDArray[np.int64]:
-        """Index of the participant (such as a person) of each episode, ``[episode]``: known episodes first, then test
-        episodes. If episodes have no participants, each counts as one.
+        """Index of the participant (such as a person) of each episode, ``[episode]``: known
+        episodes first, then test episodes. If episodes have no participants, each counts as one.
         """
         return participants_of(self.known, self.test)
 
@@ -691,8 +691,8 @@ def make_row(record: object, **renamed: str) -> dict[str, Any]:
 
     Args:
         record: the dataclass instance.
-        **renamed: name of a field -> name of its column, where they differ. The name "" leaves the
-            field out, as in ``make_row(cell, alike="number", size="")``.
+        **renamed: name of a field -> name of its column, where they differ. The name "" leaves out
+            a field that has no interval, as in ``make_row(cell, alike="number", size="")``.
 
     Returns:
         Name of a column -> value, in the order of the fields.

@@ -125,8 +125,8 @@ class FittedUpdate:
         state: the state variables that were decoded.
         parameters: name of a parameter -> its fitted value.
         r2: R2 of the steps that the rule predicts, on the test episodes.
-        left: the rule's squared error on the test episodes, divided by that of the algorithm whose
-            state is decoded.
+        left: (1 - R2) of the rule / (1 - R2) of the algorithm whose state is decoded, on the test
+            episodes. The steps are of the rule's own state, which may differ from the algorithm's.
     """
 
     key: str
@@ -170,7 +170,7 @@ class UpdatePart(Result):
         of :class:`StepScore`. Three have other names: "decoded R2" (``decoded``), "non-linear R2"
         (``nonlinear``) and "not decodable" (``missing``). The column untrained is the step R2 of
         the best untrained copy. Rows of fitted rules also have the columns parameters, and left,
-        left_low and left_high (squared error divided by the algorithm's).
+        left_low and left_high (:attr:`FittedUpdate.left`).
         """
         rows: list[dict[str, Any]] = []
         for score in self.updates:
@@ -639,8 +639,8 @@ def _make_fitted_update(
     errors_of_algorithm: StepResult,
     seed: int,
 ) -> FittedUpdate:
-    """Return a fitted update rule with its step R2, and its error divided by the candidate
-    algorithm's error.
+    """Return a fitted update rule with its step R2, and its 1 - R2 divided by that of the candidate
+    algorithm.
 
     Args:
         family: the family of the rule.
@@ -732,7 +732,8 @@ class Evidence:
 
 
 def _measure_steps(evidence: Evidence) -> list[Measure]:
-    """Return the smallest step R2 as a measure, the only item of a list.
+    """Return the step R2 of one kind of steps as a measure, the only item of a list: the R2 with
+    the lowest lower bound.
 
     The step R2 says how well the algorithm predicts the change of the decoded state. The control is
     the smallest step R2 of each untrained copy.

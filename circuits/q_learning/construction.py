@@ -541,8 +541,8 @@ gives such positions at most the share e^-100.
 def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 3.
 
-    They choose the action, compute the maximum of Q(s', a) over a, and copy the column of the
-    Q-table that is updated to the token Update.
+    They choose the action, compute the maximum of Q(s', a) over a, and copy to the token Update the
+    action a_t that was taken and its column of the Q-table.
     """
     # The maximum: hard attention, or a softmax that is nearly hard.
     best_rule: AttentionRule = "hard" if wiring.hardness is None else "softmax"
@@ -669,7 +669,7 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     ``buf1[z] = Q(z, a)`` for every state z, ``id[s] = 1``, and ``id[phase] = 1``. A neuron
     computes ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``, where M bounds ``|Q|``. This is Q(s,
     a) at tokens of that state and phase, and 0 elsewhere. Negative Q-values need the second neuron,
-    with the minus sign. The result is written to ``buf2[phase]``.
+    with the minus sign. Q(s, a) is written to ``buf2[Qnext]``, and -Q(s, a) to ``buf2[Qcurr]``.
     """
     ids, buf1, buf2 = wiring.ids, wiring.buf1, wiring.buf2
     M = wiring.bound

@@ -34,10 +34,10 @@ def _score_by_cutting(
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
-    """Score each edge by the mean change of the metric when the edge is cut.
+    """Score each edge by the size of the mean change of the metric when the edge is cut.
 
-    The score is the largest over ablations and cases. A case is a corruption, with an output that
-    it changes.
+    The score is the largest over ablations and cases. A case is a corruption, the corrupted round,
+    and an output that the corruption changes.
 
     Args:
         ablations: what a cut edge carries: "zero", "mean" or "resample".
@@ -63,7 +63,7 @@ def _score_by_attribution(
     """Score each edge by its gradient attribution (edge attribution patching), averaged over
     episodes.
 
-    The largest score over cases counts. A case is a corruption, the corrupted round, and an exit:
+    The score is the largest over cases. A case is a corruption, the corrupted round, and an exit:
     an output of the model that the corruption changes, such as "prediction" (``case.exit``).
 
     Args:
@@ -181,7 +181,7 @@ def _score_by_patching(
     """Score each node by the effect of patching its output, divided by the effect of the
     corruption.
 
-    The largest score over cases counts. A case is a corruption, the corrupted round, and an exit:
+    The score is the largest over cases. A case is a corruption, the corrupted round, and an exit:
     an output of the model that the corruption changes, such as "prediction" (``case.exit``).
 
     Args:
@@ -193,8 +193,8 @@ def _score_by_patching(
     sites = _list_sites(material)
 
     def effects(case: Case) -> np.ndarray:
-        """Return the size of the mean effect of patching each site over episodes, ``[site]``, in units of the
-        case's scale.
+        """Return the size of the mean effect of patching each site, ``[site]``, as a share of the
+        effect of the whole corruption (``case.scale``). The mean is over episodes.
         """
 
         def patch() -> Tensor:
