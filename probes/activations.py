@@ -128,7 +128,7 @@ def _require_update(model: Machine | None) -> None:
 
 def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
     """Refuse the sites "written" and "change" if they are followed by "@", or if the machine
-    carries several channels.
+    carries several channels (named parts of the latents).
 
     Args:
         site: the site as the user wrote it.

@@ -729,14 +729,15 @@ def _select_usable_copies(
 def _warn_of_few_recordings(
     n_episodes: int, has_copies: bool, missing: Any, participants: Any
 ) -> str:
-    """Return a warning if recorded episodes are too few for the control by untrained copies,
-    otherwise "".
+    """Return a warning if recorded episodes are too few for a control by untrained copies; "" if
+    they are enough, or were not recorded.
 
     Args:
         n_episodes: number of episodes.
         has_copies: True if untrained copies are run.
-        missing, participants: missing rounds and participants of the episodes; if either is not
-            None, the data were recorded.
+        missing: mask of missing rounds; None for none.
+        participants: participants of the episodes. If they or ``missing`` are not None, the
+            episodes were recorded.
     """
     is_recorded = missing is not None or participants is not None
     if not (has_copies and is_recorded) or n_episodes >= PLATEAU:

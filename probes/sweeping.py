@@ -436,11 +436,11 @@ def _prepare_windows(
     Args:
         sample: the targets in all rounds, with their groups.
         windows: (first round, round after the last) of each window.
-        joined_targets: targets in the untrained copies' episodes; None if these are the episodes of the
-            model.
+        joined_targets: targets in the untrained copies' episodes; None if these are the episodes of
+            the model.
         kind: kind of probe.
-        common: what scores in every window depend on, for the hash by which finished cells are
-            found again.
+        common: settings on which all scores depend. They are part of the digest under which
+            finished cells are stored.
     """
     shared_by_window = {}
     for start, stop in windows:

@@ -197,7 +197,8 @@ class TargetValues:
         return replace(self, **as_episodes, inputs=(), missing=None)
 
     def _select(self, index: Any, *names: str) -> dict[str, Any]:
-        """Return arrays of this target at an index, by name; those that are None are left out.
+        """Index several array fields of this target, and return {name of the field: its entries at
+        ``index``}. Fields that are None are left out.
 
         Args:
             index: index into the first axes of the arrays.

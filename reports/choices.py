@@ -377,8 +377,11 @@ def _show_participants(participants: EachParticipant) -> Section:
 
 
 def _list_findings(people: _Explained) -> Section:
-    """Make the section "What was found", with measures and facts about the participants of the
-    table.
+    """Make the section "What was found": measures of what explains the participants' choices, and
+    facts about the table, such as the number of participants.
+
+    Args:
+        people: the analysis of the table's participants.
     """
     episodes = people.player.episodes
     explanation = people.explanation

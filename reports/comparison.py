@@ -229,8 +229,11 @@ def _measure_row(row: Mapping[Any, Any]) -> Measure:
 
 
 def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
-    """Return a figure of how well each family of algorithms explains the predictions, and a table
-    of the families' fitted parameters.
+    """Return a figure of how well each family of algorithms explains the model's predictions, and a
+    table of the families' fitted parameters.
+
+    Args:
+        part: result of the comparison with algorithms.
     """
     closest = part.scores[part.closest].name
     caption = TEXTS["comparison"]["closest"].format(name=closest)
@@ -245,6 +248,9 @@ def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
 def _draw_state(part: StatePart) -> list[Any]:
     """Return the block that shows how well each machine continues from latents of the other one
     (stitching).
+
+    Args:
+        part: result of the comparison of states.
     """
     measures = []
     for stitching in part.stitchings:

@@ -63,11 +63,11 @@ def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
 
 
 def _draw_curves(table: pd.DataFrame, **how: Any) -> Figure:
-    """Draw the named curves of a table.
+    """Draw the curves of a table: one per value of its column "key", with the height in its column
+    "estimate" or "regret".
 
     Args:
-        table: the table; the columns "key" and "estimate" (or "regret") become the algorithm and
-            its mean.
+        table: one row per point of a curve.
         **how: options of :func:`interp.results.figures.curves`.
     """
     frame = table.rename(columns={"key": "algorithm", "estimate": "mean", "regret": "mean"})

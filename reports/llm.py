@@ -212,8 +212,8 @@ def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
 
 
 def _list_final(scores: LLMScores) -> Section:
-    """Make the section on regret after the last round: one table per regime, with the numbers that
-    the paper prints.
+    """Make the section on regret after the last round: one table per regime, which ends with the
+    regrets that the paper reports.
     """
     printed = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper has
     blocks: list[Any] = [Prose(_TEXTS["final"])]
@@ -410,10 +410,9 @@ def _panel_framings(of_model: pd.DataFrame, baselines: pd.DataFrame) -> pd.DataF
 
 
 def _add_bands(frame: pd.DataFrame, names: pd.Series[Any]) -> pd.DataFrame:
-    """Add the columns that drawing needs: ``algorithm`` (a key), ``name``, and the band ``low`` ...
-    ``high`` of one standard deviation around the mean.
-
-    Baselines get no band.
+    """Add the columns that :func:`reports.blocks.curves` draws to a table of curves. They are
+    ``algorithm`` and ``name`` of each curve, and ``low`` and ``high``, one standard deviation below
+    and above the mean. Baselines get no band.
 
     Args:
         frame: the curves.

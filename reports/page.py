@@ -339,8 +339,8 @@ def write_with_index(report: Report, path: Path, listed: Path | None = None) -> 
 
 
 def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the metadata of every report in a folder, with its path under "where"; skip other
-    files.
+    """Yield the metadata of every report in a folder, or in one of the subfolders into which
+    commands write, with the report's path below the folder under the key "where". Skip other files.
     """
     paths: list[Path] = []
     for pattern in _PAGE_PATTERNS:

@@ -449,8 +449,8 @@ def _move_at_random(
 
 
 def _mask_movable(setup: Setup, site: Site, values: Tensor) -> Tensor:
-    """Return a mask of the numbers at a site that a random change may move: 1, or 0 for padding,
-    masks and counters.
+    """Return a mask of the numbers at a site that a random change may move: 1 for these, 0 for
+    padding, for masked attention scores and weights, and for counters in the latents.
 
     Args:
         setup: the machine and its layout.

@@ -242,8 +242,8 @@ def _describe_edits(answer: Answer) -> str:
 
 
 def _describe_state(answer: Answer) -> str:
-    """Return the end of a sentence, on how much the edits change the decoded state; "" if no state
-    is decoded.
+    """Return a phrase that ends a sentence and says by how much the edits change the decoded state,
+    and in which round, for the number that they change most; "" if no state is decoded.
     """
     number = _find_state_number(answer)
     if number is None:
@@ -400,7 +400,9 @@ def _list_choices(setup: Setup) -> dict[str, Any]:
 
 
 def _list_inputs(setup: Setup) -> _Choices:
-    """List the possible changes of a single input, as (value in the form, displayed name)."""
+    """List the possible changes of a single input for a form, as (value that the form sends,
+    displayed name).
+    """
     inputs = []
     for corruption, name, options in setup.input_changes:
         displayed = f"{corruption.name}, {name}" if name else corruption.name

@@ -406,7 +406,8 @@ class Edit:
         inputs.
 
         Args:
-            setup: the machine with its episodes. Values of the edit may come from runs over them.
+            setup: the machine with its episodes. The edits "patch" and "mean" take their values
+                from runs over these episodes.
         """
         kind = self.kind
         if kind == "input":

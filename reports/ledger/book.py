@@ -235,8 +235,8 @@ def _page(ledger: Ledger) -> Report:
 
 
 def _make_blocks(claim: PaperClaim, measures: Sequence[Measure]) -> list[object]:
-    """Return the blocks of a claim's section: the paper's sentence with the shell command for the
-    full tables, and the measures.
+    """Return the blocks of a claim's section: the paper's sentence with notes and the shell command
+    that prints all numbers, and the measures.
 
     Args:
         claim: the claim.

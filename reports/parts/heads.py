@@ -127,8 +127,8 @@ def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
 
 
 def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
-    """Return the blocks on a circuit: a table of its heads, a picture of which head reads which,
-    and the sites of its variables.
+    """Return the blocks on a circuit. They are a table of its heads, a picture and a table of which
+    head reads which, and a table of the sites of each variable of the algorithm.
     """
     caption = (
         "The wiring: an arrow means that one head reads what another head wrote. Its "

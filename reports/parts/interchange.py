@@ -229,8 +229,11 @@ _THREE_DIGITS = ("chance_informative", "random", "random_score", "iia", "chance"
 
 
 def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
-    """Return the blocks on learned subspaces: their accuracies beside those of controls, and why
-    some could not be learned.
+    """Return the blocks on learned subspaces: a text that says why some could not be learned; and a
+    picture and a table of the accuracies, beside those of controls.
+
+    Args:
+        aligned: table with one row per learned subspace or control.
     """
     # Names under which the table shows the bounds in one column with the estimate.
     bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
@@ -271,7 +274,7 @@ def _name_site(text: str) -> str:
     """
 
     def name_component(match: re.Match[str]) -> str:
-        """Return one component, such as "z[2.1]", in words."""
+        """Return one component in words: "z of head L2H1" for a match of "z[2.1]"."""
         component, layer, head = match.groups()  # "z[2.1]": z, 2, 1; "resid_post[0]" has no head
         if head is not None:
             return f"{component} of head L{layer}H{head}"

@@ -144,7 +144,8 @@ def _describe(result: PatchingResult) -> str:
 
 
 def _list_cells(what: str, result: PatchingResult) -> Table:
-    """Return a table of the patched sites that restore or reverse at least 1 % of the difference.
+    """Return a table of the patched sites that restore (or reverse) at least 1 % of what the
+    corruption changes in the metric.
 
     Args:
         what: what was corrupted, in words.

@@ -113,8 +113,12 @@ def _find_changed_arguments(context: Context) -> dict[str, Any]:
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
-    """Return the blocks of the section: a table of the largest errors, and a folded table of all
-    checks.
+    """Return the blocks of the section: a table of the largest errors of the model's variables
+    against the algorithm's, and a folded table of all errors.
+
+    Args:
+        result: results of the verification.
+        context: context of the report.
     """
     checks = result.table()
     checks["size"] = checks["size"].map(_write_size)
