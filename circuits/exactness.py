@@ -537,7 +537,8 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=generator).to(model.W_E)
 
     def run_first_positions(n_known: int) -> tuple[list[Tensor], Tensor]:
-        """Run with noise in place of the embeddings from position ``n_known`` on.
+        """Run the model on the last round, with noise in place of the embeddings from position
+        ``n_known`` on.
 
         Returns:
             The residual stream after each layer followed by the logits, as a list; and the

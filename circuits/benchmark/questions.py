@@ -213,8 +213,8 @@ def _list_sites(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _list_hook_points(model: Machine) -> list[str]:
-    """Return the sites of a model without layers, as texts: what it carries from round to round,
-    then what this passes through.
+    """Return the sites of a model without layers, as texts: the state that it carries from round to
+    round (each channel, if there are several), then its other hook points.
     """
     # A channel is a part of the state that the model carries; a single one needs no name.
     channels = [f"latent@{channel.name}" for channel in model.channels]
@@ -247,9 +247,8 @@ def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, st
 
 
 def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
-    """Return every (variable, site) at which the site stores the variable, as a true item.
-
-    The question asks for directions at these sites, and has no false items.
+    """Return every (variable, site) where the site stores the variable: all items of the question
+    are true, since it only asks for the directions at these sites.
     """
     return {item: " @ ".join(item) for item in _list_bases(subject, material)}
 

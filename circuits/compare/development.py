@@ -126,12 +126,13 @@ def score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
 
 
 def _measure_loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
-    """Return the mean divergence of predictions from the true distributions, in nats per round.
+    """Return the mean divergence of a model's predictions from an algorithm's, in nats per round.
 
     It is the Kullback-Leibler divergence, with predicted probabilities of at least 1e-6.
 
     Args:
-        truth, predictions: distributions ``[episode, round, outcome]``.
+        truth, predictions: the distributions that the algorithm and the model predict, ``[episode,
+            round, outcome]``.
         kind: kind of the predictions; for real numbers, :func:`interp.choices.fitting.divergence`
             is used instead.
     """

@@ -500,7 +500,8 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
 def _make_sort_key(missed: float, base: float) -> tuple[float, float]:
     """Return a sort key for the error of a fitted update rule; smaller is better.
 
-    A rule that extends another one and does not halve its error is ranked right after that rule.
+    A rule that extends another rule, but leaves more than half of that rule's error, comes right
+    after that rule.
 
     Args:
         missed: the rule's error.

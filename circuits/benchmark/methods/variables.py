@@ -181,7 +181,7 @@ def _probe_site(
 def _get_activations(material: Material, site: str) -> Float[Tensor, "episode round dimension"]:
     """Return the activations at a site on the episodes for fitting probes.
 
-    Those of several positions or heads are concatenated.
+    The activations of several positions or heads are concatenated.
     """
     model = material.subject.model
     run = material.run(batch=FITTING_BATCH, n=material.effort.fits)
