@@ -748,11 +748,12 @@ def _compare_with_machine(
     ranked = sorted(scores, key=lambda score: float(score.losses.sum()))
     floor = next(score for score in ranked if score.memoryless)
 
+    n_expected = floor.fitted.shape[-1]  # outcomes (or slots) in a family's predictions
+
     def score_machine(predictions: Any) -> FamilyScore:
         """Check the predictions of the machine or its copy, and score them like a family's."""
         p = checked_distributions(predictions, episodes)[rows]
         n_outcomes = p.shape[-1]
-        n_expected = floor.fitted.shape[-1]
         # With offers, the last axis of a family's predictions has offered options, not outcomes, so
         # the numbers cannot be compared.
         require(

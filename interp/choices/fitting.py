@@ -416,10 +416,10 @@ def fit(
             total += float(nats @ weight)
         return total
 
-    return search(sort_for_loops(family), loss)
+    return search(put_memory_parameters_first(family), loss)
 
 
-def sort_for_loops(family: Family) -> list[Searched]:
+def put_memory_parameters_first(family: Family) -> list[Searched]:
     """Return a family's parameters in the order for nested loops over their grids. Those that may
     affect every variable come first.
 

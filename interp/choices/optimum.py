@@ -35,6 +35,8 @@ from interp.choices.offers import guess_uniformly, restrict_to_offers
 from interp.core.algorithm import Algorithm, Family, Values, missing_rounds
 from interp.support.checks import checked_result
 
+ALL_CHOICES = 0
+"""Index of the mask (set of choices to fit to) with all choices. The mask 1 + i omits fold i."""
 LAPSES = (0.0, 0.05, 0.15, 0.35)
 """Lapse rates (shares of uniform guesses) that are tried at every point of the grid."""
 
@@ -522,13 +524,13 @@ class PlayerFits:
             with_lapse = with_lapse.take_better(_restrict_to_lapse(contained, is_lapse=True))
         n_masks = len(self._data.masks)
         masks = np.arange(n_masks)
-        # For mask 0 (all choices) the improved starts, for the other masks only the best start.
+        # For all choices the improved starts, for the other masks only the best start.
         whole = self._minimise_whole(starts)
-        # The best point on all choices (mask 0) is a good start for the masks that omit a fold.
+        # The best point on all choices is a good start for the masks that omit a fold.
         # Axes are [player, mask, parameter + 1].
         points_of_whole = np.repeat(whole.points[:, :1], n_masks, 1)
         near_whole = whole.take_better(self._evaluate(points_of_whole, masks))
-        omits_fold = np.broadcast_to(masks > 0, near_whole.nats.shape)
+        omits_fold = np.broadcast_to(masks != ALL_CHOICES, near_whole.nats.shape)
         without_lapse = self._minimise(
             near_whole, omits_fold, most_lapse=0.0, most_steps=_FEW_STEPS
         )
@@ -589,9 +591,9 @@ class PlayerFits:
             fit: the fit of ``inner`` to all players.
         """
         n_players, n_masks = fit.nats.shape
-        inner_points = fit.points[:, 0]  # of mask 0 (all choices), [player, inner parameter + 1]
+        inner_points = fit.points[:, ALL_CHOICES]  # [player, inner parameter + 1]
         point = np.zeros((n_players, len(self.family.searched) + 1))
-        whole = np.zeros(1, np.int64)  # mask 0: only fits to all choices are computed
+        whole = np.array([ALL_CHOICES])  # only fits to all choices are computed
         best = Fit(point[:, None], np.full((n_players, 1), np.inf))  # [player, 1, parameter + 1]
         point[:, -1] = inner_points[:, -1]  # the lapse rate
         inner_names = [searched.name for searched in inner.searched]
@@ -649,27 +651,27 @@ class PlayerFits:
         return Fit(points, nats + _lapse_penalty(points[..., -1]))
 
     def _minimise_whole(self, starts: list[Fit]) -> Fit:
-        """Improve the best few starting points on all choices (mask 0), and return the best result.
-        For masks that leave out a fold, only select the best starting point.
+        """Improve the best few starting points on all choices, and return the best result. For masks
+        that leave out a fold, only select the best starting point.
 
         Args:
             starts: starting points with lapse rate 0.
         """
         best = reduce(Fit.take_better, starts)
         players = np.arange(self._data.n_players)
-        nats = [start.nats[:, 0] for start in starts]  # of mask 0: [start, player]
+        nats = [start.nats[:, ALL_CHOICES] for start in starts]  # [start, player]
         leaders = np.argsort(nats, axis=0)[:_STARTS]  # indices of starts, [leader, player]
-        candidates = np.stack([start.points[:, 0] for start in starts])
+        candidates = np.stack([start.points[:, ALL_CHOICES] for start in starts])
         points = candidates[leaders, players]  # [leader, player, parameter + 1]
         flat_points = points.reshape(-1, points.shape[-1])  # [problem, parameter + 1]
         flat_players = np.tile(players, len(leaders))
-        masks = np.zeros_like(flat_players)  # each problem is fitted to all choices
+        masks = np.full_like(flat_players, ALL_CHOICES)
         problems = self._make_problems(flat_players, masks, most_lapse=0.0)
         flat_solutions, flat_losses = minimise(problems, flat_points)
         losses = flat_losses.reshape(leaders.shape)
         solutions = flat_solutions.reshape(points.shape)
-        best.points[:, 0] = solutions[losses.argmin(0), players]
-        best.nats[:, 0] = losses.min(0)
+        best.points[:, ALL_CHOICES] = solutions[losses.argmin(0), players]
+        best.nats[:, ALL_CHOICES] = losses.min(0)
         return best
 
     def _minimise(
@@ -749,7 +751,7 @@ class PlayerFits:
             fixed: index of the fixed parameter of each problem.
             most_lapse: upper bound of the lapse rate (share of uniform guesses).
         """
-        whole = np.zeros_like(players)  # mask 0: all choices
+        whole = np.full_like(players, ALL_CHOICES)
         problems = self._make_problems(players, whole, most_lapse)
         fixed_entries = np.arange(len(starts)), fixed  # one parameter of each problem
         problems.low[fixed_entries] = problems.high[fixed_entries] = starts[fixed_entries]

@@ -29,6 +29,7 @@ from interp.choices.explain import (
     scores_of_players,
     select_families,
 )
+from interp.choices.optimum import ALL_CHOICES
 from interp.choices.scoring import ChoiceData, FamilyScore, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
 from interp.results.measure import Result, join_words
@@ -110,7 +111,7 @@ def fit_participants(family: Family, episodes: Any, choices: Any) -> pd.DataFram
     scores = score_families(data, scaled)[family.key]
     with_intervals = add_intervals(data, scaled[family.key], dict(enumerate(scores)))
     for player, score in with_intervals.items():
-        n_choices = int(data.n_choices[player, 0])  # in mask 0: all
+        n_choices = int(data.n_choices[player, ALL_CHOICES])
         row = {"participant": people[player], "rounds": n_choices, "nats": score.nats}
         rows.append({**row, **_list_parameters(score)})
     return pd.DataFrame(rows)

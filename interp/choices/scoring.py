@@ -23,11 +23,11 @@ from interp.choices.fitting import (
     list_grid_points,
     minimise_locally,
     name_values,
-    sort_for_loops,
+    put_memory_parameters_first,
 )
 from interp.choices.link import HALF_CHI2, FittedLink, Link, fit_link, interpolate_profile_ends
 from interp.choices.offers import guess_uniformly, offers_of, restrict_to_offers, slots_of
-from interp.choices.optimum import Fit, PlayerFits, contained_points
+from interp.choices.optimum import ALL_CHOICES, Fit, PlayerFits, contained_points
 from interp.core.algorithm import Algorithm, Family, Searched
 from interp.stats.intervals import Interval
 from interp.support.checks import checked_result
@@ -38,6 +38,7 @@ Parameters = Mapping[str, float]
 
 N_FOLDS = 4
 """Number of folds; each is scored with the parameters that were fitted to the others."""
+
 FEWEST_UNITS = 8
 """Fewest participants, or else episodes, that serve as units; with fewer, blocks of trials do."""
 BLOCKS = 100
@@ -131,6 +132,9 @@ class ChoiceData:
         self.n_players = int(self.players.max()) + 1
         self._rows_of_players = []
         self.units = np.zeros(self.known.shape, np.int64)
+        """Index of the unit (a participant, an episode or a block of trials) of each choice,
+        ``[episode, round]``; every player's units are numbered from 0. All choices of a unit are in
+        the same fold."""
         for player in range(self.n_players):
             rows = np.flatnonzero(self.players == player)
             self._rows_of_players.append(rows)
@@ -144,7 +148,8 @@ class ChoiceData:
         self._cell_of_choice = cells[self.known]
         training = [self.known & (self.folds != fold) for fold in range(N_FOLDS)]
         self.masks = np.stack([self.known, *training])
-        """Choices to fit to, ``[mask, episode, round]``: mask 0 is all, mask 1 + i omits fold i."""
+        """Choices to fit to, ``[mask, episode, round]``: the mask :data:`ALL_CHOICES` is all of
+        them, mask 1 + i omits fold i."""
         self.n_choices = self.sum_by_mask(np.ones(self.known.shape))
         """Number of choices in each mask, ``[player, mask]``."""
 
@@ -279,17 +284,17 @@ def _score_player(data: ChoiceData, family: Family, fit: _PlayerFit, player: int
         q[held_out] = with_lapse.probabilities(p, offers)[held_out]
         # Index of the likeliest outcome; -1 where several are likeliest.
         prefers[held_out] = link.find_likeliest(p)[held_out]
-    n_choices = int(data.n_choices[player, 0])
+    n_choices = int(data.n_choices[player, ALL_CHOICES])
     losses = np.where(known, -np.log(data.select_chosen(q, rows)), 0.0)
-    link_to_all = fit.links[0].raise_lapse(n_choices)  # mask 0 is all choices
-    fitted = link_to_all.probabilities(fit.p[0], offers)
+    link_to_all = fit.links[ALL_CHOICES].raise_lapse(n_choices)
+    fitted = link_to_all.probabilities(fit.p[ALL_CHOICES], offers)
     at_bound = _list_at_bound(family, fit.parameters)
     return FamilyScore(
         key=family.key,
         name=family.name,
         memoryless=family.memoryless,
         parameters=fit.parameters,
-        link=fit.links[0],
+        link=fit.links[ALL_CHOICES],
         intervals={},
         at_bound=at_bound,
         nats=fit.nats,
@@ -361,7 +366,9 @@ def score_families(
 
 
 def _simplest_first(families: Mapping[str, Family]) -> list[Family]:
-    """Return a list of the families: first those that extend no other family, then the rest."""
+    """Return a list of the families: first those that extend no other family, then the rest. In this
+    order, the fit of a family can start from that of the family that it extends.
+    """
     return sorted(families.values(), key=lambda family: bool(family.extends))
 
 
@@ -379,12 +386,12 @@ def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[Famil
     family = solver.family
     every_episode = np.arange(len(data.episodes))
     predictions = []
-    for mask in range(len(data.masks)):
+    for mask in range(len(data.masks)):  # a mask is a set of choices that was fitted to
         points_of_mask = fit.points[data.players, mask]  # [episode, parameter + lapse rate]
         predictions.append(solver.predict(every_episode, points_of_mask[:, :-1]))
     p_by_mask = np.stack(predictions)  # [mask, episode, round, outcome]
     n_outcomes = p_by_mask.shape[-1]
-    # Where the family predicts all outcomes equally, its prediction is kept as it is.
+    # Of the links: where the family predicts all outcomes equally, the player chooses them equally.
     even = np.full(n_outcomes, 1 / n_outcomes)
     scores = []
     for player in range(data.n_players):
@@ -392,10 +399,11 @@ def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[Famil
         # A vectorised family has the temperature among its parameters, so the link's is 1.
         lapses = points[:, -1].tolist()
         links = [Link(lapse=lapse, temperature=1.0, tied=even) for lapse in lapses]
-        parameters = name_values(family.searched, points[0, :-1].tolist())  # of all choices
+        parameters = name_values(family.searched, points[ALL_CHOICES, :-1].tolist())
+        nats = fit.nats[player, ALL_CHOICES] / data.n_choices[player, ALL_CHOICES]
         player_fit = _PlayerFit(
             parameters=parameters,
-            nats=float(fit.nats[player, 0] / data.n_choices[player, 0]),
+            nats=float(nats),
             links=links,
             p=p_by_mask[:, data.rows(player)],
         )
@@ -443,7 +451,8 @@ class _Search:
 
         Args:
             parameters: the family's parameters, by name.
-            mask: index of the set of choices to fit to: 0 is all, others leave out one fold.
+            mask: index of the set of choices to fit to: :data:`ALL_CHOICES`, or 1 + i to leave out
+                fold i.
             may_lapse: whether lapse rates above 0 are tried.
         """
         p = self.predict(parameters)
@@ -493,8 +502,8 @@ class _Search:
         predictions = [self.predict(parameters) for parameters in self.parameters]
         p = np.stack(predictions)  # [mask, episode, round, outcome]
         links = [self._fit_link(p[mask], mask).link for mask in range(len(p))]
-        nats = float(self.nats[0])  # mask 0 is all choices
-        return _PlayerFit(parameters=self.parameters[0], nats=nats, links=links, p=p)
+        nats = float(self.nats[ALL_CHOICES])
+        return _PlayerFit(parameters=self.parameters[ALL_CHOICES], nats=nats, links=links, p=p)
 
 
 def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[str, _PlayerFit]:
@@ -514,19 +523,20 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
     searches = {}
     for key, family in families.items():
         searches[key] = _Search(data, family)
-        searched = sort_for_loops(family)
+        searched = put_memory_parameters_first(family)  # the grid's last parameter changes fastest
         for point in list_grid_points(searched):
             searches[key].try_point(name_values(searched, point))
-    # The lowest loss of all families on the grid, with all choices (mask 0).
-    lowest = min(float(search.nats[0]) for search in searches.values())
-    n_choices = data.n_choices[0, 0]
-    # In nats per choice, as the losses are.
+    # The lowest loss of all families on the grid.
+    lowest = min(search.nats[ALL_CHOICES] for search in searches.values())
+    n_choices = data.n_choices[0, ALL_CHOICES]  # of the only player, whose index is 0
+    # In nats per choice, as the losses are. Only a family beyond both limits is not refined.
     highest_refined = lowest + max(_FAR_IN_NATS / n_choices, _FAR_PER_CHOICE)
     for family in _simplest_first(families):
         search = searches[family.key]
         if family.extends in searches:
+            # Then the family fits no worse than the simpler one that it extends.
             _try_contained(search, searches[family.extends])
-        if search.nats[0] <= highest_refined:
+        if search.nats[ALL_CHOICES] <= highest_refined:
             search.refine()
     return {key: search.result() for key, search in searches.items()}
 
@@ -601,7 +611,7 @@ def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> Fam
     links = [link_fit.link for link_fit in link_fits]
     # Without parameters, the predictions are the same for all masks.
     p_by_mask = np.repeat(player_p[None], len(link_fits), 0)
-    nats = link_fits[0].nats  # mask 0 is all choices
+    nats = link_fits[ALL_CHOICES].nats
     player_fit = _PlayerFit(parameters={}, nats=nats, links=links, p=p_by_mask)
     return _score_player(data, family, player_fit, player)
 
@@ -738,7 +748,7 @@ def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) ->
         score: the player's score.
     """
     search = _Search(data, family)
-    searched = sort_for_loops(family)
+    searched = put_memory_parameters_first(family)  # in `product`, the last one changes fastest
     n_free = sum(parameter.is_free for parameter in searched)
     grids = []
     for parameter in searched:
@@ -751,15 +761,17 @@ def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) ->
     losses = []
     for point in product(*grids):
         parameters = name_values(searched, point)
-        losses.append(search.loss(parameters, mask=0, may_lapse=may_lapse))
+        losses.append(search.loss(parameters, mask=ALL_CHOICES, may_lapse=may_lapse))
     grid_shape = [len(grid) for grid in grids]  # one axis per parameter
-    nats = np.reshape(losses, grid_shape) * data.n_choices[0, 0]
+    n_choices = data.n_choices[0, ALL_CHOICES]  # of the only player, whose index is 0
+    nats = np.reshape(losses, grid_shape) * n_choices  # `losses` are per choice
     intervals = {}
     for axis, (parameter, grid) in enumerate(zip(searched, grids, strict=True)):
         if not parameter.is_free:
             continue
         other_axes = tuple(i for i in range(len(grids)) if i != axis)
         profile = nats.min(other_axes)  # least loss at each value of this parameter
+        # The limit that ends an interval is another one at temperature 0.
         ends = interpolate_profile_ends(np.array(grid), profile, score.link.temperature)
         intervals[parameter.name] = Interval(score.parameters[parameter.name], *ends)
     return replace(score, intervals=intervals)
