@@ -1040,7 +1040,7 @@ class Task:
             self.data,
             sample=source.sampler(),
             halves=(source.sampler(half=0), source.sampler(half=1)),
-            regimes=dict,
+            regimes=dict,  # a function that returns no regimes
             rounds=source.n_rounds,
             sample_options=lambda model: {},
         )

@@ -197,7 +197,7 @@ def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
         values: the array.
         names: names of the classes.
     """
-    episode_array(what, values, "episode, round", 0, len(names) - 1, whole=True)
+    episode_array(what, values, "episode, round", low=0, high=len(names) - 1, whole=True)
 
 
 def _require_names(what: str, names: Sequence[str], n_least: int) -> None:

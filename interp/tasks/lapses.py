@@ -55,16 +55,16 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "") -> Algorithm:
         for input_key in _list_inputs_read(algorithm):
             waiting = _append_newest(v, f"waiting_{input_key}", input_key)  # [..., lag + 1]
             due[input_key] = waiting[..., 0]
-        inputs = _snap_to_classes(algorithm, v, due)
+        inputs = _round_class_numbers(algorithm, v, due)
         # The state after a round with these inputs.
         learned = algorithm.advance(v, inputs, keys=(state,))
-        # In the first rounds the queue still has the zeros that it began with.
+        # In the first rounds the queue still has the zeros that it began with: no update is made.
         is_due = v[_CLOCK] >= lag
-        return _apply_fraction(v[state], learned[state], is_due)
+        return _apply_fraction(v[state], learned[state], fraction=is_due)
 
     # The new updates read inputs and states, but nothing that is computed in the current round.
     parents = tuple(v.key for v in with_queue.variables if v.role != "round")
-    return _make_lapsing(
+    return _replace_updates(
         with_queue,
         key=key or f"{algorithm.key}_late",
         name=f"{algorithm.name}, some rounds late",
@@ -130,7 +130,7 @@ def learn_in_some_rounds(
         parents = (state, _CLOCK, *next_state.parents)
         updates[state] = (parents, partial(learn, state, next_state.equation))
     with_clock = _carry_clock_and_inputs(algorithm)
-    return _make_lapsing(with_clock, key, name, parameters, updates)
+    return _replace_updates(with_clock, key, name, parameters, updates)
 
 
 @checked
@@ -167,7 +167,7 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "") -> Algorithm
     for state in algorithm.state:
         parents, steps = _trace_update(algorithm, state)
         updates[state] = (parents, partial(learn, state, parents, steps))
-    return _make_lapsing(
+    return _replace_updates(
         algorithm,
         key=key or f"{algorithm.key}_fading",
         name=f"{algorithm.name} that forgets",
@@ -205,8 +205,8 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
     """Return a variant of an algorithm with a state that depends on the last ``rounds`` rounds only.
 
     The variant carries the inputs of these rounds, and computes the state from them anew in each
-    round. The algorithm's state must begin at zero, and its update must be an addition to the
-    state.
+    round. Each state variable of the algorithm must begin at zero. Its update must be an addition
+    to it, and read no other state variable.
 
     Args:
         algorithm: the algorithm to vary.
@@ -223,11 +223,12 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
         """Return the value of a state variable that is learned from the window's rounds alone, the
         oldest first. Of the oldest round, only the fraction ``share_of_oldest`` may count.
         """
-        # The state before the first round; a zero without axes, which is broadcast to the inputs'.
+        # The state before the first round: a zero without axes, which is broadcast to the inputs'.
+        # It is an integer, so that states that count stay integers.
         learned: _Array = np.zeros((), np.int64)
         for slot in range(n_slots):  # the oldest round first
             recent = {k: v[f"recent_{k}"][..., slot] for k in input_keys}
-            inputs = _snap_to_classes(algorithm, v, recent)
+            inputs = _round_class_numbers(algorithm, v, recent)
             # In the first rounds, the older slots have no round yet: nothing is learned from them.
             fraction: _Array = v[_CLOCK] >= n_slots - slot
             if slot == 0 and n_slots != rounds:
@@ -250,7 +251,7 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
     with_queue = _carry_clock_and_inputs(
         algorithm, queue="recent", length=n_slots, variables=tuple(variables)
     )
-    return _make_lapsing(
+    return _replace_updates(
         with_queue,
         key=key or f"{algorithm.key}_window",
         name=f"{algorithm.name} of the last rounds",
@@ -326,7 +327,7 @@ def _apply_fraction(before: _Array, after: _Array, fraction: _Array) -> _Array:
     return before + weight * (after - before)
 
 
-def _snap_to_classes(
+def _round_class_numbers(
     algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]
 ) -> dict[str, _Array]:
     """Return carried inputs, by key, in which every class index is rounded to the nearest one that
@@ -454,7 +455,7 @@ def _make_next_variable(
     return replace(carried, key=key, role="round", parents=parents, equation=equation)
 
 
-def _make_lapsing(
+def _replace_updates(
     algorithm: Algorithm,
     key: str,
     name: str,
@@ -470,8 +471,9 @@ def _make_lapsing(
         updates: key of a state variable -> (keys of the variables that its new update reads, the
             new update).
     """
-    # A round may write another variable than a next state into a latent, such as Q-learning's
-    # next_column. Its equation is part of the original update, so that the next state is written.
+    # A round may write a part of the next state into a latent, such as Q-learning's next_column. This
+    # variable still follows from the original update, so the variant writes the next state instead.
+    # A next state that is written has a new update, or no state is carried (:func:`window`).
     written = algorithm.written
     keys = [variable.key for variable in algorithm.variables]
     if written in keys and written.removeprefix(NEXT) not in updates:

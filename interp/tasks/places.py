@@ -37,9 +37,9 @@ class Place(NamedTuple):
     control: bool = False
 
 
-def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return an array that is 1 in the first element along the last axis and 0 elsewhere, such as
-    ``[1, 0, 0, 0]`` for the shape (4,). Steering adds multiples of this array to a state.
+def mark_first_of_last_axis(shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return an array that is 1 at index 0 of the last axis and 0 elsewhere, such as ``[1, 0, 0,
+    0]`` for the shape (4,). Steering adds multiples of this array to a state.
 
     Args:
         shape: shape of the array: that of the state in one episode and round.

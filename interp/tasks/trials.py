@@ -1013,10 +1013,11 @@ def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, i
 
     Such a number is the only negative number, the only number with a fraction, or the rarer of -1
     and 0 if the numbers are -1, 0 and 1. It may also be the largest number if that consists of
-    nines or is more than ten times the second largest, or 0 if all other numbers are above 10.
+    nines or is above 10 and more than ten times the second largest, or 0 if all other numbers are
+    above 10.
 
     Args:
-        numbers: the number of each label.
+        numbers: the number of each label; at least two labels.
         counts: number of trials with each label.
     """
     ordered = sorted(numbers, key=numbers.__getitem__)
@@ -1026,7 +1027,7 @@ def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, i
     negative = [label for label in ordered if numbers[label] < 0]
     with_fraction = [label for label in ordered if numbers[label] % 1]
     for unusual in (negative, with_fraction):
-        if len(unusual) == 1 and len(ordered) > 2:
+        if len(unusual) == 1 and len(ordered) > 2:  # of two numbers, either may be the unusual one
             return unusual[0]
     second, largest = values[-2:]
     # Nines such as 99 may simply follow 98.

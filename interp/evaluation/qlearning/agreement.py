@@ -181,7 +181,9 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     shape = batch.states.shape
     n_actions = batch.n_actions
     if array.shape == shape and array.dtype.kind in "iu":
-        actions = episode_array("choices", array, "episode, round", 0, n_actions - 1, whole=True)
+        actions = episode_array(
+            "choices", array, "episode, round", low=0, high=n_actions - 1, whole=True
+        )
         return _Policy(np.eye(n_actions)[actions])
     wanted = (*shape, n_actions)
     has_probabilities = array.shape == wanted and array.dtype.kind == "f"

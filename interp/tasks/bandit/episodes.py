@@ -80,7 +80,7 @@ class BanditEpisodes(BaseEpisodes):
 
     def __post_init__(self) -> None:
         """Check the fields, and store choices, rewards, masks and offers as arrays."""
-        choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
+        choices = episode_array("choices", self.choices, "episode, round", low=0, whole=True)
         rewards = episode_array("rewards", self.rewards, "episode, round")
         shape = choices.shape
         require(choices.size > 0, f"choices must be a non-empty array, got shape {shape}")

@@ -144,6 +144,10 @@ def _list_offered_labels(
     """Return the labels of the arms on offer in each trial, one column per place (slot) in which an
     arm was shown. Return None if offers are not recorded.
 
+    A table records offers in one of two ways. Its ``options`` are columns, one per slot, with the
+    label of the arm in this slot. Its ``pairs`` are one column with a label for the whole offer, such
+    as "AB"; :func:`_list_pair_arms` finds the arms that this label stands for.
+
     Args:
         table: the table.
         choices: label of the choice in each trial.
@@ -164,21 +168,21 @@ def _list_offered_labels(
         return None
     pairs = table.read_labels("pairs").iloc[:, 0]
     column = pairs.name
-    members = {}
+    arms_of_pairs = {}
     for pair in pairs.dropna().unique():
-        members[pair] = _list_pair_arms(table, pair, choices[pairs == pair], sides)
-    different_members = set(members.values())
-    if len(different_members) == 1 < len(members):  # several pairs of the same arms
-        (only_members,) = different_members
-        equal = ", ".join(only_members)
+        arms_of_pairs[pair] = _list_pair_arms(table, pair, choices[pairs == pair], sides)
+    different_arms = set(arms_of_pairs.values())
+    if len(different_arms) == 1 < len(arms_of_pairs):  # several pairs of the same arms
+        (same_arms,) = different_arms
+        labels = ", ".join(same_arms)
         raise InputError(
-            f"{column!r} of {table.file} says what was on offer, and the choices are {equal} in each of its "
+            f"{column!r} of {table.file} says what was on offer, and the choices are {labels} in each of its "
             "pairs: they say a side. Give options=, the columns of what stood there; or sides=, what the choice of "
             "the first and of the second option of a pair is called"
         )
-    listed = [f"{pair}: {' or '.join(labels)}" for pair, labels in members.items()]
+    listed = [f"{pair}: {' or '.join(arms)}" for pair, arms in arms_of_pairs.items()]
     table.remarks.append(f"On offer, by {column!r}: {'; '.join(listed[:8])}.")
-    slots = pd.DataFrame.from_dict(members, orient="index")  # one row per pair
+    slots = pd.DataFrame.from_dict(arms_of_pairs, orient="index")  # one row per pair
     # From each trial's pair, one row per trial.
     offered = slots.reindex(pairs).set_axis(pairs.index)
     return offered.rename(columns=lambda slot: f"{column} {slot + 1}")

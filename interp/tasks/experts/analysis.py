@@ -26,7 +26,7 @@ from interp.support.checks import checked
 from interp.support.errors import require
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.places import Model, Place, first_element
+from interp.tasks.places import Model, Place, mark_first_of_last_axis
 from interp.tasks.sized_round import number_names
 
 _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
@@ -150,7 +150,7 @@ def steering() -> Steering:
     Doses are from -4 to 4.
     """
     return Steering(
-        change=first_element,  # an array like the state, 1 for the first expert and 0 elsewhere
+        change=mark_first_of_last_axis,  # an array like the state, 1 for the first expert and 0 elsewhere
         doses=(-4, -2, -1, 0, 1, 2, 4),
         outcome=lambda episodes, t: episodes.advice[:, t, 0],  # the first expert's vote
         what="first expert's weight + 1",

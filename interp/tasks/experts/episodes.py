@@ -66,8 +66,10 @@ class ExpertEpisodes(BaseEpisodes):
 
     def __post_init__(self) -> None:
         """Check the fields, and store advice, labels and accuracies as arrays."""
-        advice = episode_array("advice", self.advice, "episode, round, expert", 0, 1, whole=True)
-        labels = episode_array("labels", self.labels, "episode, round", 0, 1, whole=True)
+        advice = episode_array(
+            "advice", self.advice, "episode, round, expert", low=0, high=1, whole=True
+        )
+        labels = episode_array("labels", self.labels, "episode, round", low=0, high=1, whole=True)
         advice_shape = advice.shape
         require(advice.size > 0, f"advice must be a non-empty array, got shape {advice_shape}")
         n_episodes, n_rounds, n_experts = advice_shape
@@ -80,7 +82,7 @@ class ExpertEpisodes(BaseEpisodes):
         if accuracies is not None:
             change_over_rounds = array_of("accuracies", accuracies).ndim == 3
             axes = "episode, round, expert" if change_over_rounds else "episode, expert"
-            accuracies = episode_array("accuracies", accuracies, axes, 0, 1)
+            accuracies = episode_array("accuracies", accuracies, axes, low=0, high=1)
             fitting_shape = advice_shape if change_over_rounds else (n_episodes, n_experts)
             require(
                 accuracies.shape == fitting_shape,
@@ -190,13 +192,14 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
 
     Args:
         path: the file: CSV, or JSON lines; plain or compressed.
-        columns: names of columns by role: ``participant``, ``session``, ``order``, ``outcome`` (the
-            true label), and ``advice``, a list with each expert's column (by default those called
-            advice_1, expert_1, ...). Further options are ``missed``, ``lookalikes``, ``encoding``
-            and ``decimal``, as in :func:`interp.tasks.bandit.read`. For example,
+        columns: names of columns by role: ``participant``, ``session`` (a column, or a list of
+            those that name a session together), ``order``, ``outcome`` (the true label), and
+            ``advice``, a list with each expert's column (by default those called advice_1,
+            expert_1, ...). Further options are ``missed``, ``lookalikes``, ``encoding`` and
+            ``decimal``, as in :func:`interp.tasks.bandit.read`. For example,
             ``read("rounds.csv", outcome="weather", advice=["ann", "bob"])``.
     """
-    from interp.tasks.trials import open_trials, split_options
+    from interp.tasks.trials import open_trials, split_options  # which needs pandas
 
     named, options = split_options(columns)
     table = open_trials(path, ("advice", "outcome"), named, options, lists=("advice", "session"))

@@ -73,6 +73,7 @@ class ExpertRegime:
         regime = f"regime {self.name!r}"
         switch_every, drift_std = self.switch_every, self.drift_std
         correlation = self.correlation
+        # `first` has an interval for each of the first experts, `rest` is that of all others.
         for low, high in (*self.first, self.rest, self.drift_bounds):
             require(
                 0 <= low <= high <= 1, f"{regime}: ({low}, {high}) is not an interval in [0, 1]"
@@ -81,7 +82,7 @@ class ExpertRegime:
             0 <= correlation <= 1,
             f"{regime}: correlation {correlation} is not in [0, 1]",
         )
-        # From experts with constant accuracies, who err independently.
+        # The ways to depart from experts with constant accuracies who err independently.
         departures = [switch_every, drift_std, correlation or None]  # a correlation of 0 is none
         require(
             departures.count(None) >= 2,  # of the three, at most one has an effect

@@ -17,7 +17,7 @@ from interp.core import task
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.core.task import Corruption, RoundInputs, Steering, corrupt_one_round
-from interp.tasks.places import Model, Place, first_element
+from interp.tasks.places import Model, Place, mark_first_of_last_axis
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
 
@@ -173,8 +173,8 @@ def steering() -> Steering:
     negative either.
     """
     return Steering(
-        # The last axis of the state is that of actions.
-        change=lambda shape: 0.2 * first_element(shape),
+        # The last axis of the state is that of actions: .2 for the first action, 0 for the others.
+        change=lambda shape: 0.2 * mark_first_of_last_axis(shape),
         doses=(0, 0.5, 1, 2, 4),
         outcome=lambda episodes, t: 0,  # the first action, in every episode and round
         what="first action's values + 0.2",

@@ -439,7 +439,7 @@ def _check_rounds(
     for name, values in arrays.items():
         if name in largest_number:
             array = episode_array(
-                name, values, "episode, round", 0, largest_number[name], whole=True
+                name, values, "episode, round", low=0, high=largest_number[name], whole=True
             )
         else:
             array = episode_array(name, values, "episode, round")

@@ -71,7 +71,7 @@ class MDPs:
     def __post_init__(self) -> None:
         """Check the fields, and store arrays in place of what the user gave."""
         transitions = episode_array(
-            "transitions", self.transitions, "episode, state, action, next state", 0
+            "transitions", self.transitions, "episode, state, action, next state", low=0
         )
         rewards = episode_array("rewards", self.rewards, "episode, state, action")
         n, n_states, n_actions = rewards.shape
@@ -91,8 +91,8 @@ class MDPs:
                 "rows, and write a terminal state as one that moves to itself, since episodes do not end"
             )
         families = self.families or ("custom",) * n
-        concentrations = self._check_one_each("concentrations", np.full(n, np.nan))
-        bernoulli = self._check_one_each("bernoulli", np.zeros(n, bool))
+        concentrations = self._array_or_default("concentrations", np.full(n, np.nan))
+        bernoulli = self._array_or_default("bernoulli", np.zeros(n, bool))
         for name, values in (
             ("families", families),
             ("concentrations", concentrations),
@@ -116,7 +116,7 @@ class MDPs:
             bernoulli=bernoulli,
         )
 
-    def _check_one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
+    def _array_or_default(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
         """Return the field called ``name``, which has one entry per MDP, as an array.
 
         Args:

@@ -204,7 +204,9 @@ class Interaction:
         """
         n_episodes = len(self._rows)
         agents = np.zeros(n_episodes) if choices is None else array_of("choices", choices)
-        agents = episode_array("choices", agents, "episode", 0, self.mdps.n_actions - 1, whole=True)
+        agents = episode_array(
+            "choices", agents, "episode", low=0, high=self.mdps.n_actions - 1, whole=True
+        )
         require(
             len(agents) == n_episodes,
             f"choices must be one for each of {n_episodes} episodes, got {len(agents)}",

@@ -78,7 +78,9 @@ class ReachabilityEpisodes(BaseEpisodes):
         for name in _AXES_OF_ARRAYS:
             set_frozen_fields(self, **{name: self._check_array(name)})
         numbers = np.arange(len(self)) if self.numbers is None else self.numbers
-        set_frozen_fields(self, numbers=episode_array("numbers", numbers, "episode", 0, whole=True))
+        set_frozen_fields(
+            self, numbers=episode_array("numbers", numbers, "episode", low=0, whole=True)
+        )
         lengths = {len(getattr(self, name)) for name in (*_AXES_OF_ARRAYS, "numbers")}
         require(
             len(lengths) == 1,
@@ -104,7 +106,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         if array_of(name, values).ndim > len(axes):
             axes.insert(1, "round")
         listed = ", ".join(axes)
-        array = episode_array(name, values, listed, 0, self.n_nodes - 1, whole=True)
+        array = episode_array(name, values, listed, low=0, high=self.n_nodes - 1, whole=True)
         length_of_axis = dict(zip(axes, array.shape, strict=True))
         # An axis that the array lacks fits by default. The axis called "2" has the two ends of an edge,
         # or the two candidates.
@@ -150,7 +152,9 @@ class ReachabilityEpisodes(BaseEpisodes):
                 within an episode.
         """
         # Number of rounds of each episode, [episode].
-        lengths = episode_array("n_rounds", values.get("n_rounds", ()), "episode", 1, whole=True)
+        lengths = episode_array(
+            "n_rounds", values.get("n_rounds", ()), "episode", low=1, whole=True
+        )
         longest = int(lengths.max(initial=1))
         missing = np.arange(longest) >= lengths[:, None]  # [episode, round]
         further_missing = values.get("missing")

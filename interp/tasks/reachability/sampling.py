@@ -63,7 +63,8 @@ number to this power.
 """
 _SHARE_WITHOUT_EDGES = 1 / 3
 """Share of the roots in ``repeated`` without an edge, if the graph has a node without one."""
-_MEAN_REPEATS = 6  # how often, on average, each edge of a stranded graph is given
+_MEAN_REPEATS = 6
+"""Mean number of repeats of each edge in ``stranded``; the largest mean in ``repeated``."""
 
 
 class _Drawn(NamedTuple):
@@ -427,12 +428,12 @@ def sample(
     else:
         chosen_depths = _choose_depths(record, n_rounds, depths)
         drawn = _draw_depths(record, rng, n_episodes, (n_nodes, n_edges), chosen_depths)
-    luck = np.random.default_rng([seed, _NAME_STREAM]).random((n_episodes, n_nodes))
     episodes = ReachabilityEpisodes(
         *drawn, n_nodes=n_nodes, n_rounds=n_rounds, regime=regime, seed=seed
     )
     shuffled = episodes.shuffled(np.random.default_rng([seed, _ORDER_STREAM]))
-    random_names = luck.argsort(-1)  # a permutation for each episode, [episode, node]
+    name_draws = np.random.default_rng([seed, _NAME_STREAM]).random((n_episodes, n_nodes))
+    random_names = name_draws.argsort(-1)  # a permutation for each episode, [episode, node]
     return shuffled.renamed(random_names)
 
 
