@@ -228,8 +228,10 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
         f"names_filter=[{hook!r}], rounds='all'",
     )
     activation = run.cache[hook]
-    if probed.site is None:
+    if probed.site is None:  # the whole activation is read
         return activation
+    # The site's index begins with the axis of episodes in a round, [episode, ...]. The cache has a
+    # further axis, [episode, round, ...], of which all is read.
     return activation[(slice(None), *probed.site.index(run.layout))]
 
 

@@ -59,7 +59,7 @@ class ProbeScore(_Difference):
         losses: squared errors (for R2) or number of wrong predictions (for accuracy), summed over
             each group, ``[group]``. Each group is predicted by a probe that was not fitted on it.
         references: what the losses are divided by, ``[group]``. For R2, squared errors if the mean
-            is predicted (:func:`interp.stats.refit.totals`). For accuracy, numbers of predictions
+            is predicted (:func:`interp.stats.refit.sum_squared_deviations`). For accuracy, numbers of predictions
             that are scored.
         kind: formula of the score: "skill" (1 - losses / references), "accuracy" (the same, clipped
             to [0, 1]) or "ratio" (losses / references). Losses and references are summed over
@@ -237,7 +237,7 @@ def score_predictions(
         squares = np.einsum("etk,etk->ek", errors, errors)
         losses = refit.sum_by_group(squares, groups)
         # R2 divides by the errors of the best constant, so both are equal.
-        references = constant = refit.totals(y, target.mask, groups)
+        references = constant = refit.sum_squared_deviations(y, target.mask, groups)
     score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), brier)
 
     def describe() -> dict[str, Any]:
@@ -292,7 +292,8 @@ def _sum_brier_losses(
     scored = np.repeat(is_scored, n_classes, -1)  # all classes of an entry, or none
     errors = np.square((predicted - indicators) * scored)
     losses = refit.sum_by_group(errors.sum(1), groups)
-    references = refit.totals(indicators, scored, groups)
+    # The losses of always predicting the frequency of each class.
+    references = refit.sum_squared_deviations(indicators, scored, groups)
     return losses.sum(1), references.sum(1)
 
 

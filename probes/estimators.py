@@ -377,12 +377,13 @@ class _LogisticFit:
         Args:
             split: the split.
             penalty: the inverse penalty C.
-            start: a regression of the same rows with another penalty, to start from.
+            start: a regression of the same rows with another penalty, from which Newton's method
+                starts; L-BFGS always starts at 0.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
-        rows = split.scaled
+        rows = split.scaled  # [row, column]; the last column is 1, for the intercept
         labels = self.labels[split.train]
         classes = np.unique(labels)
         weights = start.weights if start else np.zeros((rows.shape[1], len(classes)))
@@ -392,12 +393,12 @@ class _LogisticFit:
         # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
         if len(classes) == 2 and rows.shape[1] <= _MAX_NEWTON_FEATURES:
             fitted = _fit_by_newton(rows, labels == classes[1], penalty, weights[:, 1])
-        if fitted is None:
+        if fitted is None:  # too much to fit by Newton's method, or it did not converge
             regression = LogisticRegression(C=penalty, max_iter=1000)
             with warnings.catch_warnings():
                 # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                regression.fit(rows[:, :-1], labels)
+                regression.fit(rows[:, :-1], labels)  # without the 1s: it has its own intercept
             fitted = np.column_stack([regression.coef_, regression.intercept_])
         if len(classes) == 2:  # one row was fitted, of class 1; the logit of class 0 is always 0
             fitted = np.vstack([np.zeros_like(fitted), fitted])

@@ -629,7 +629,7 @@ def fit_targets(
             probe.score,
             controls,
             untrained=overflow_reason,
-            hidden=rounding_warning,
+            why_features_missing=rounding_warning,
             n_features=n_features,
             probe=describe_probe(kind),
         )

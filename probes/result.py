@@ -56,7 +56,7 @@ def measure_of(
     controls: Mapping[str, ControlScore],
     *,
     untrained: str = "",
-    hidden: str = "",
+    why_features_missing: str = "",
     n_features: int = 0,
     probe: str = "linear probe",
 ) -> Measure:
@@ -70,7 +70,7 @@ def measure_of(
         controls: name of a control -> its score.
         untrained: reason for the missing control "untrained", in place of the default text; "" for
             the default text.
-        hidden: reason why at least half of the features were left out; "" if they were not. The
+        why_features_missing: reason why at least half of the features were left out; "" if they were not. The
             verdict is then never "no".
         n_features: number of features, if they are so many that the score is biased low; otherwise
             0. If not 0, the verdict is never "no".
@@ -87,12 +87,14 @@ def measure_of(
         estimate = control.score.skill.estimate
         numbers[DESCRIPTIONS[key]] = Control(estimate, control.counts)
     notes = [describe_counted(target.missing)]
+    # The skill of numbers is their R2. That of classes is not their accuracy, which a note adds.
+    unit = "R2"
     if score.kind != "skill":
+        unit = "skill"
         notes.insert(0, f"accuracy {score}")
-    unit = "R2" if score.kind == "skill" else "skill"
     # Verdict -> reason to report "undecided" instead of it.
     unless = _reason_against_yes(target, controls, untrained) | _reason_against_no(
-        score, hidden, n_features
+        score, why_features_missing, n_features
     )
     return Measure(
         key=target.key,
@@ -143,17 +145,19 @@ def _reason_against_yes(
     return {}
 
 
-def _reason_against_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
+def _reason_against_no(
+    score: ProbeScore, why_features_missing: str, n_features: int
+) -> dict[Verdict, str]:
     """Return a reason against the verdict "no", ``{"no": reason}``, if too few features or episodes
     were used; otherwise an empty dictionary. With a reason, the verdict is "undecided" instead.
 
     Args:
         score: score of the probe.
-        hidden: reason why most features were left out; "" if they were not.
+        why_features_missing: reason why most features were left out; "" if they were not.
         n_features: number of features, if so many that the score is biased low; otherwise 0.
     """
-    if hidden:
-        return {"no": f"{NOTHING}: {hidden}"}
+    if why_features_missing:
+        return {"no": f"{NOTHING}: {why_features_missing}"}
     if n_features:
         n_enough = 2 * n_features
         return {

@@ -576,7 +576,7 @@ def _compute_cell(
             probe.score,
             controls,
             untrained="the activations of the untrained model overflow",
-            hidden=rounding_warning,
+            why_features_missing=rounding_warning,
             n_features=expected_low_score(x, target, problem.sample.groups),
             probe=describe_probe(problem.kind),
         )

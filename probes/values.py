@@ -118,14 +118,18 @@ class TargetValues:
         fitted nor scored. ``is_rare`` is computed from the rounds that took place.
 
         Raises:
-            InputError: the values are classes, and are not numbered 0, 1, ...
+            InputError: no round took place, or the values are classes and not numbered 0, 1, ...
         """
-        values = fill_missing(as_array(self.values, f"target {self.key!r}"), self.missing)
+        what = f"target {self.key!r}"
+        values = as_array(self.values, what)
+        counted = replace(self, values=values)._counted  # self.values may be no array yet
+        require(counted.any(), f"{what} has no round that took place, and a probe needs some")
+        values = fill_missing(values, self.missing)
         is_rare = False
         if self.kind == "class":
             values = self._convert_classes(values)
-            # [round that took place, output]; a copy, since self.values may be no array yet.
-            rows = values[replace(self, values=values)._counted]
+            rows = values[counted]  # [round that took place, output]
+            # If one class has nearly all of these rounds, the other classes are rare.
             most_frequent = [np.bincount(column).max() for column in rows.T]
             is_rare = bool(max(most_frequent, default=0) / len(rows) > _MAX_COMMON_SHARE)
         else:

@@ -337,7 +337,7 @@ def _intervals(
         r2[name] = 1 - float((fresh_errors**2).mean() / truths.var())
         is_hit = (of_fresh[..., 1] > 0) == fresh.label[fresh.mask]
         accuracy[name] = float(is_hit.mean())
-    total = refit.totals(sample.y[..., None], scored[..., None])[:, 0]
+    total = refit.sum_squared_deviations(sample.y[..., None], scored[..., None])[:, 0]
     steps = scored.sum(1).astype(np.float64)
     resampled_total, resampled_steps = _resampled_total(sample.y, scored, weights), weights @ steps
     fixed = {name: 1 - weights @ lost / resampled_total for name, lost in squares.items()}

@@ -100,7 +100,7 @@ def test_an_accuracy_stays_between_0_and_1():
 def test_totals_have_no_bias_where_episodes_differ():
     # y is one number per episode, of variance 1: squares about the mean of 4 episodes hold 3 / 4 of it.
     values = np.repeat(np.random.default_rng(2).normal(size=(5000, 4, 1, 1)), 3, axis=2)
-    variances = [refit.totals(sample).sum() / 12 for sample in values]
+    variances = [refit.sum_squared_deviations(sample).sum() / 12 for sample in values]
     assert np.mean(variances) == pytest.approx(1, abs=0.03)
     assert values.var(axis=(1, 2)).mean() == pytest.approx(0.75, abs=0.03)
 

@@ -142,12 +142,12 @@ def test_totals_by_hand():
     )
     mask = np.zeros(values.shape, bool)
     mask[..., 0] = mask[0, :, 1] = mask[1, 0, 1] = mask[1, 0, 2] = True
-    totals = refit.totals(values, mask)
+    totals = refit.sum_squared_deviations(values, mask)
     of_all_values = [34 + 64 / 4, 2, 34 + 64 / 4]
     assert_allclose(totals[:, 0], of_all_values)
     assert_allclose(totals[:, 1], [4 + 4 / 1, 4 + 4 / 2, 0])
     assert_allclose(totals[:, 2:], np.zeros((3, 2)))
-    totals = refit.totals(values[..., :1])
+    totals = refit.sum_squared_deviations(values[..., :1])
     assert_allclose(totals.ravel(), of_all_values)
 
 

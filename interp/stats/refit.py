@@ -159,7 +159,7 @@ def is_biased_low(
     needed = n_features * _EPISODES_PER_FEATURE
     # Squared errors of the best constant prediction, [episode, output]. Few episodes with most of
     # the sum of squares are as informative as few episodes.
-    squares_of_episodes = totals(values, mask)
+    squares_of_episodes = sum_squared_deviations(values, mask)
     return any(
         effective_sample_size(squares_of_episodes[:, k]) < needed
         for k in np.flatnonzero(is_constant_within)
@@ -185,7 +185,7 @@ def _subtract_mean(
     return centred
 
 
-def totals(
+def sum_squared_deviations(
     values: Float[Array, "episode round k"],
     mask: Bool[Array, "episode round k"] | None = None,
     groups: Int[Array, " episode"] | None = None,
@@ -210,7 +210,8 @@ def totals(
     Returns:
         The squared errors, ``[group, output]``.
 
-    >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
+    >>> two_episodes = np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])  # their means are 1 and -1
+    >>> sum_squared_deviations(two_episodes).ravel().tolist()  # of 2 rounds each, with variance 2
     [4.0, 4.0]
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
@@ -264,7 +265,7 @@ def interval(
         losses: loss of the fit on each episode, summed over the rounds of the episode:
             ``[episode]`` or ``[episode, output]``. An episode is predicted by the fit to the other
             folds of the cross-validation (out-of-fold).
-        references: what losses are divided by, in the same shape. For R2, pass :func:`totals`. For
+        references: what losses are divided by, in the same shape. For R2, pass :func:`sum_squared_deviations`. For
             accuracy, losses are numbers of misses, and references numbers of steps. They can also
             be the losses of a baseline.
         n_folds: number of folds of the cross-validation; the number of episodes if each fold leaves
@@ -310,7 +311,7 @@ def difference(
             ``[episode]`` or ``[episode, output]``. An episode is predicted by the fit to the other
             folds of the cross-validation (out-of-fold).
         control_losses: out-of-fold losses of the control, in the same form.
-        references: what losses are divided by, in the same form: :func:`totals` for R2, numbers of
+        references: what losses are divided by, in the same form: :func:`sum_squared_deviations` for R2, numbers of
             steps for accuracy (its losses are numbers of misses), or the losses of a baseline.
         n_folds: number of folds of the cross-validation.
         score: "skill" (``1 - q``, as R2), "accuracy" (also ``1 - q``, if losses are numbers of
@@ -359,7 +360,7 @@ def smallest_detectable_score(losses: ArrayLike, references: ArrayLike, n_folds:
         losses: loss of the fit on each episode, summed over the rounds of the episode:
             ``[episode]`` or ``[episode, output]``. An episode is predicted by the fit to the other
             folds of the cross-validation (out-of-fold).
-        references: what losses are divided by, in the same shape: :func:`totals` for R2.
+        references: what losses are divided by, in the same shape: :func:`sum_squared_deviations` for R2.
         n_folds: number of folds of the cross-validation.
 
     >>> round(smallest_detectable_score([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)

@@ -513,7 +513,7 @@ def probe_rows(n_episodes: int = 32, n_rounds: int = 30) -> list[Row]:
         predicted = predict_by_sklearn(ridge, ridge_grid, None, activations, y, folds)
         errors = (y - predicted) ** 2
         losses = errors.reshape(n_episodes, -1).sum(1)
-        total = refit.totals(numbers.values, None, episode_index)
+        total = refit.sum_squared_deviations(numbers.values, None, episode_index)
         return [1 - losses.sum() / total.sum()]
 
     def fit_logistic() -> Numbers:

@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from interp.stats.refit import totals
+from interp.stats.refit import sum_squared_deviations
 from probes import estimators
 from probes.controls import score_predictions
 from probes.linear import ALPHAS, cross_validate
@@ -144,7 +144,7 @@ def test_refit_is_ridge_on_raw_inputs():
 
 
 def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
-    """The reference is not that of the same episodes' mean: the totals of interp.stats.refit, at
+    """The reference is not that of the same episodes' mean: sum_squared_deviations of interp.stats.refit, at
     most n / (n - 1) times."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
@@ -157,7 +157,7 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     assert metrics["mae"].estimate == pytest.approx(mean_error)
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain = ((y - y.mean((0, 1))) ** 2).sum((0, 1))
-    larger = totals(y).sum(0)
+    larger = sum_squared_deviations(y).sum(0)
     assert (plain <= larger).all()
     assert (larger <= plain * 6 / 5).all()
     expected = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger

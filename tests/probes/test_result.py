@@ -82,7 +82,7 @@ def test_a_result_says_what_it_is_about(data):
     assert record["controls"]["an untrained copy"]["counts"]
     # The interval is the one of interp.stats.refit.
     lost = ((data["held"] - result.predictions) ** 2).sum((1, 2))
-    expected = refit.interval(lost, refit.totals(data["held"])[:, 0], 5)
+    expected = refit.interval(lost, refit.sum_squared_deviations(data["held"])[:, 0], 5)
     assert (result.number, result.r2) == (expected, expected.estimate)
     control = result.controls["inputs"]
     margin = result.r2 - control.score.estimate
@@ -118,7 +118,7 @@ def test_classes_of_several_outputs_are_scored_by_hand():
     assert set(details["metrics"]) == {"accuracy", "log_loss"}
     assert details["metrics"]["log_loss"].estimate == pytest.approx(lost)
     indicators, mask_of_indicators = np.concatenate(shown, -1), np.repeat(mask, 3, -1)
-    total = refit.totals(indicators, mask_of_indicators).sum()
+    total = refit.sum_squared_deviations(indicators, mask_of_indicators).sum()
     assert target.is_rare
     assert probe.score.skill.estimate == pytest.approx(1 - missed / total)
     common = replace(
@@ -292,3 +292,11 @@ def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
     scored = of(y ^ missed, mask)
     assert scored.estimate == pytest.approx(4 / 5)
     assert scored.skill.estimate == pytest.approx(1 / 2)
+
+
+def test_a_target_of_which_no_round_took_place_is_refused():
+    target = TargetValues.of(np.zeros((3, 4), int), "label", of_classes=True)
+    missing = replace(target, missing=np.ones((3, 4), bool))
+    refuses("target 'label' has no round that took place", missing.as_numbers)
+    empty = TargetValues.of(np.zeros((0, 4)), "label")
+    refuses("target 'label' has no round that took place", empty.as_numbers)

@@ -7,7 +7,7 @@ import pytest
 
 import interp
 import probes
-from interp.stats.refit import totals
+from interp.stats.refit import sum_squared_deviations
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from probes.controls import DESCRIPTIONS
@@ -362,7 +362,7 @@ def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
             x_test, y_test = x[test].reshape(-1, x.shape[-1]), y[test].reshape(-1, 2)
             predicted = Ridge(10.0).fit(x_train, y_train).predict(x_test)
             missed += ((y_test - predicted) ** 2).sum()
-        share_missed = missed / totals(y).sum()
+        share_missed = missed / sum_squared_deviations(y).sum()
         assert number == pytest.approx(1 - share_missed)
 
 
