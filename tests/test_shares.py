@@ -63,7 +63,7 @@ def test_shares_of_other_work_are_refused_by_name(
     shares.divide(tmp_path, **work, shard="1/2")
     refuses(sentence, shares.divide, tmp_path, **{**work, **change}, shard="2/2")
     refuses(sentence, shares.divide, tmp_path, **{**work, **change})
-    shares.end(tmp_path)
+    shares.end_division(tmp_path)
     shares.divide(tmp_path, **{**work, **change})
 
 
@@ -90,6 +90,16 @@ def test_shares_of_a_table_or_a_checkpoint_that_changed_are_refused(tmp_path: Pa
     out = tmp_path / "out"
     shares.divide(out, FILES, before, "1/2")
     refuses(f"were made with the content of {folder}=", shares.divide, out, FILES, after, "2/2")
+
+
+def test_the_digest_of_a_folder_depends_on_the_names_of_its_files(tmp_path: Path) -> None:
+    """A command reads the files of a folder by name."""
+    weights = tmp_path / "weights"
+    weights.write_text("1")
+    before = options.digest_files([str(tmp_path)])
+    assert options.digest_files([str(tmp_path)]) == before
+    weights.rename(tmp_path / "other")
+    assert options.digest_files([str(tmp_path)]) != before
 
 
 NONE_OF_A_FEW = ["--shard", "99/99"]

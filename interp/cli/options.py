@@ -241,15 +241,17 @@ def digest_files(words: Iterable[str]) -> dict[str, str]:
             digest.
 
     Returns:
-        "the content of WORD" -> digest of that file, or of all files in that folder.
+        "the content of WORD" -> digest of that file, or of the names and contents of all files in
+        that folder.
     """
     digests = {}
-    for word in {*words}.difference(model_names("")):
+    all_models = model_names("")  # the names that begin with ""
+    for word in {*words}.difference(all_models):
         path = Path(word)
-        files = [path, *sorted(path.rglob("*"))]
-        contents = [file.read_bytes() for file in files if file.is_file()]
-        if contents:
-            digests[f"the content of {word}"] = digest_of("", contents)
+        files = [file for file in (path, *sorted(path.rglob("*"))) if file.is_file()]
+        if files:
+            contents = [file.read_bytes() for file in files]
+            digests[f"the content of {word}"] = digest_of(list(map(str, files)), contents)
     return digests
 
 
@@ -270,7 +272,7 @@ def print_share_done(say: Say, folder: Path, shard: str) -> None:
     if shard:
         say.facts(parts=shares.status(folder).to_dict("records"))
     else:
-        shares.end(folder)
+        shares.end_division(folder)
 
 
 @contextmanager
@@ -293,8 +295,9 @@ def compute_in_shares(
         folder: folder for what the command writes.
         makers: name of a part -> function that computes it.
         settings: everything that the parts depend on.
-        shard: "2/64" computes and stores only the second of 64 shares, and "plan" only a single
-            part. "" computes all parts that are absent.
+        shard: the share of the parts that this command computes and stores: "2/64" is the second
+            of 64 shares, and "plan", or another name in ``makers``, only the part of this name.
+            "" computes all parts that are absent.
         keeps: for ``shard`` "", whether the stored parts stay when the context closes, for the next
             command. With any other ``shard`` they always stay.
 
@@ -311,7 +314,7 @@ def compute_in_shares(
         for name in names:
             parts[name] = finished.part(name, kind=part_type, compute=makers[name])
             advance(1)
-    yield {} if shard else parts  # a share alone is no result
+    yield {} if shard else parts  # the parts of one share are no result
     print_share_done(say, parts_folder, shard)
     if not shard and not keeps:
         finished.clear()
@@ -375,13 +378,16 @@ def use_options(
     if people is not None:
         say_what_was_read(say, people)
     algorithm = _make_algorithm(task, hypothesis) if hypothesis else None
-    facts = say.open_contexts.enter_context(interp.tasks.using(people, algorithm)).recorded
+    changed_task = interp.tasks.using(people, algorithm)  # a context, in which analyses use it
+    # The context stays open until the command ends; `say` closes it.
+    facts = say.open_contexts.enter_context(changed_task).recorded  # {} without recorded episodes
     say.facts(recorded=dict(facts))
     if recorded:
         say.line(
             f"{facts['rounds']:,} rounds of {facts['episodes']} recorded episodes, {facts['participants']} participants"
         )
-    say.line(f"held against {with_parameters(interp.tasks.of(model).explains(model))}")
+    algorithm_in_use = interp.tasks.of(model).explains(model)
+    say.line(f"held against {with_parameters(algorithm_in_use)}")
     return people
 
 

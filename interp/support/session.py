@@ -44,7 +44,7 @@ import numpy as np
 from interp.support.errors import require
 from interp.support.files import digest_of, folder_to_write, write_text
 from interp.support.provenance import versions
-from interp.support.shares import divide, end, marked_as_running
+from interp.support.shares import divide, end_division, marked_as_running
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -229,13 +229,14 @@ class Finished:
         return part
 
     def clear(self) -> None:
-        """Remove all stored parts, even parts with other settings, and the folder if it has no
-        other files. To be called once the whole result is saved.
+        """Remove all stored parts, even parts with other settings, the files about the division of
+        the work into shares, and the folder if it has no other files. To be called once the whole
+        result is saved.
         """
         if self.folder is None:
             return
         folder = Path(self.folder)
-        end(folder)
+        end_division(folder)
         with suppress(OSError):  # `rmdir` fails, and the folder stays, if it has other files
             for path in folder.glob("*.json"):
                 path.unlink(missing_ok=True)

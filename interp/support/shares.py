@@ -199,9 +199,9 @@ def _is_done(folder: Path, part: str, file: str) -> bool:
     return (folder / file).exists() and (is_named_by_settings or _note_file(folder, part).is_file())
 
 
-def end(folder: str | Path) -> None:
-    """Remove the files about the division of the work from ``folder``: the list of parts and the
-    notes on finished parts. To be called once the parts have been put together.
+def end_division(folder: str | Path) -> None:
+    """Remove the files about the division of the work into shares from ``folder``: the list of parts
+    and the notes on finished parts. To be called once the parts have been put together.
     """
     folder = Path(folder)
     shutil.rmtree(folder / _DONE, ignore_errors=True)
