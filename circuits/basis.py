@@ -303,7 +303,7 @@ class Coordinates:
         if self.one_hot:
             code = PositionCode(labels)
         else:
-            n_lines = min(self.n_lines, len(labels))
+            n_lines = min(self.n_lines, len(labels))  # frequencies: no more than positions
             code = PositionCode.sinusoidal(labels, n_lines, self.seed)
         content = tuple((block, tuple(axes)) for block, axes in blocks.items())
         return Basis((*content, (POS, code.axes)), code, self.rotation)

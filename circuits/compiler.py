@@ -54,6 +54,7 @@ def compile_circuit(
     basis, layout = circuit.basis, circuit.layout
     tokens = [circuit.tokens[token] for token in layout.vocabulary]
     payloads = [circuit.payloads.get(token, basis.zero) for token in layout.vocabulary]
+    # Every position also has the constant 1, from which heads and neurons read fixed terms.
     positions = [basis.code(i) + basis.one for i in range(layout.n_positions)]
     with torch.no_grad():
         for parameter in model.parameters():

@@ -173,8 +173,9 @@ class Material:
         Returns:
             A pair: the result of ``ask``, and the CPU seconds.
         """
-        answer, seconds, used = self._measure_time(ask)
-        return answer, seconds + sum(self._cpu_seconds[key] for key in used)
+        answer, own_seconds, used = self._measure_time(ask)
+        seconds_of_results = sum(self._cpu_seconds[key] for key in used)  # not in own_seconds
+        return answer, own_seconds + seconds_of_results
 
     def _measure_time(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
         """Call a function and measure its CPU time.

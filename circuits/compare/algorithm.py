@@ -132,9 +132,9 @@ class FamilyScore:
         memoryless: True if the family carries no state from round to round.
         family: the family; None for the constant guess, which predicts the same in every round.
         searched: name of a parameter -> its fitted value.
-        fitted: divergence of the family's predictions from the model's, on the episodes that it was
-            fitted to, averaged over rounds. For classes it is the Jensen-Shannon divergence in
-            nats; :func:`interp.choices.fitting.divergence` has the other kinds.
+        fitted_divergence: divergence of the family's predictions from the model's, on the episodes
+            that it was fitted to, averaged over rounds. For classes it is the Jensen-Shannon
+            divergence in nats; :func:`interp.choices.fitting.divergence` has the other kinds.
         divergences: name of a set of episodes -> the same divergence on episodes of the set that
             the family was not fitted to, ``[participant]``; or ``[episode]`` if the episodes have
             no participants.
@@ -146,7 +146,7 @@ class FamilyScore:
     memoryless: bool
     family: Family | None
     searched: Mapping[str, float]
-    fitted: float
+    fitted_divergence: float
     divergences: _Divergences = field(repr=False)
 
     @cached_property
@@ -625,11 +625,11 @@ def _measure_gain_from_memory(compared: Compared, subject: Any) -> _Divergences:
         Divergence, averaged over rounds, by set of episodes: ``[participant]``, or ``[episode]`` if
         the episodes have no participants.
     """
-    fitted_on, _ = next(iter(compared.sets.values()))
-    task = tasks.of(fitted_on)  # not tasks.get, which does not know an algorithm of tasks.using
+    some_episodes, _ = next(iter(compared.sets.values()))
+    task = tasks.of(some_episodes)  # not tasks.get, which does not know an algorithm of tasks.using
     families = [family for family in task.rivals().values() if family.memoryless]
     scores = _score_families(subject, task, compared.sets, families)
-    return min(scores, key=lambda score: score.fitted).divergences
+    return min(scores, key=lambda score: score.fitted_divergence).divergences
 
 
 def _score_families(
@@ -670,7 +670,7 @@ def _score_families(
                 memoryless=family.memoryless,
                 family=family,
                 searched=searched,
-                fitted=nats,
+                fitted_divergence=nats,
                 divergences=divergences,
             )
             scores.append(score)
@@ -715,7 +715,7 @@ def _score_constant_guess(
         memoryless=True,
         family=None,
         searched={},
-        fitted=float(np.mean(nats_on_fit)),
+        fitted_divergence=float(np.mean(nats_on_fit)),
         divergences=divergences,
     )
 
@@ -732,7 +732,7 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
         settings: the seed of the bootstrap and other provenance.
     """
     seed = settings["seed"]
-    ranked = sorted(scores, key=lambda score: score.fitted)
+    ranked = sorted(scores, key=lambda score: score.fitted_divergence)
     best = ranked[0]
     base = next(score for score in ranked if score.memoryless)
     rival = next(score for score in ranked if score.group != best.group)
@@ -741,7 +741,7 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
     simple = next((score for score in ranked if score.key == score.group == best.group), best)
     closest, closest_fit = simple, _judge_fit(simple, base, rival, seed)
     is_rounding = closest_fit.explained.low >= NEARLY_ALL  # then nothing is left to explain
-    if best.fitted < simple.fitted and not is_rounding:
+    if best.fitted_divergence < simple.fitted_divergence and not is_rounding:
         best_fit = _judge_fit(best, base, rival, seed)
         remainder = _pooled_ratio(best.divergences, simple.divergences, seed=seed)
         explains_alone = best_fit.is_good and not closest_fit.is_good
@@ -784,10 +784,14 @@ class _Fit(NamedTuple):
 def _judge_fit(score: FamilyScore, base: FamilyScore, rival: FamilyScore, seed: int) -> _Fit:
     """Compare a family's divergence from the model with those of two other families.
 
+    The fit is good if the family has a memory, leaves at most 1 - :data:`SAME` of the divergence of
+    ``base``, and at most :data:`RATIO` of the divergence of ``rival``. Without a memory, a family
+    explains none of what the model does with its state.
+
     Args:
         score: score of the family.
         base: score of the best memoryless family.
-        rival: score of the best family of another group.
+        rival: score of the best family of another group (families that extend one another).
         seed: seed of the bootstrap.
     """
     explained = _pooled_ratio(score.divergences, base.divergences, seed=seed).complement
@@ -1137,15 +1141,16 @@ def _find_read_out_family(owner: Participant) -> Family | None:
 
 def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
     """Return the average similarity of predictions between each untrained copy of the model and a
-    reference.
+    reference. It is relative to what both gain from their memory.
 
     Args:
         compared: the comparison, with the untrained copies.
         other: the reference: a model or an algorithm.
     """
-    other_gain, likenesses = _measure_gain_from_memory(compared, other), []
+    other_gain = _measure_gain_from_memory(compared, other)
+    likenesses = []
     for copy in compared.untrained:
-        predict = partial(_predict_distributions, copy)
+        predict = partial(_predict_distributions, copy)  # its outputs need not be distributions
         differences, _ = _measure_differences(predict, predictor(other), compared.sets)
         gain = _measure_gain_from_memory(compared, predict)
         # Only the estimate is used, on which the seed of the interval has no effect.

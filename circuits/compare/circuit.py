@@ -207,9 +207,10 @@ def compare_tables(
         first.positions == second.positions,
         f"tables must be of the same positions, got {first.positions} and {second.positions}",
     )
+    n_episodes = len(first.lost)
     # [resample, episode]; in the first, every episode counts once, which gives the estimate.
     weights = resample_weights(
-        len(first.lost), _N_RESAMPLES, seed, plain_first=True, participants=participants
+        n_episodes, _N_RESAMPLES, seed, plain_first=True, participants=participants
     )
     matched = [
         match_heads(first.compute_shares(drawn), second.compute_shares(drawn)) for drawn in weights
@@ -406,7 +407,8 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
     Returns:
         The roles, the most important head (largest ``weight``) first.
     """
-    shares = table.compute_shares(np.ones(len(table.lost)))
+    n_episodes = len(table.lost)
+    shares = table.compute_shares(np.ones(n_episodes))
     roles = []
     for i, head in enumerate(table.heads):
         reads_by_outcome = shares.reads[i]  # [kind, pos, 2]

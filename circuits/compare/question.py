@@ -137,7 +137,8 @@ class Budget:
     @checked
     def of_rounds(self, rounds: int) -> Budget:
         """Return a copy with another number of rounds per episode. If they are fewer than before,
-        ``horizon`` and ``starts`` (see :class:`Budget`) are reduced to fit.
+        ``horizon`` (number of rounds that follow each start) and ``starts`` (number of rounds at
+        which runs start) are reduced to fit.
 
         >>> short = Budget().of_rounds(6)
         >>> short.rounds, short.horizon, short.starts
@@ -145,6 +146,7 @@ class Budget:
         """
         if rounds >= self.rounds:
             return replace(self, rounds=rounds)
+        # At most a third of the rounds follow a start, so that there is room for several starts.
         horizon = max(1, min(self.horizon, rounds // 3))
         n_usable = rounds - rounds // 6  # runs start after the first sixth (`at`)
         starts = max(1, min(self.starts, n_usable - horizon))

@@ -118,6 +118,7 @@ class Edits:
                 for name, options in corruption.each(episodes).items():
                     words = f"{corruption.name} {name}".strip()
                     ways.append((words, corruption.build, options))
+        # No edit is in the last round, after which there is no prediction that could respond.
         n_episodes, last = len(episodes), episodes.n_rounds - 1
         # Number of episodes that are edited for each input and round.
         n_wanted = round(n_edits / max(1, len(ways) * last))
@@ -125,8 +126,9 @@ class Edits:
         parts = []
         for t in range(last):
             for kind, (_, build, options) in enumerate(ways):
-                # Other episodes in every round, and other ones for every input.
-                rows = np.unique((np.arange(per_round) + per_round * t + kind) % n_episodes)
+                # Each round has other episodes than the round before, as far as there are enough. The
+                # next input begins one episode later, so that most of its episodes are the same.
+                rows = np.sort((np.arange(per_round) + per_round * t + kind) % n_episodes)
                 _, changed = build(episodes, t, **options)  # (without, with the change)
                 parts.append(EditedRound(kind=kind, round=t, rows=rows, episodes=changed))
         return cls(episodes, tuple(name for name, *_ in ways), tuple(parts))

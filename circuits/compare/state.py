@@ -486,9 +486,10 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
             _measure_divergence(target, mapped, expected=receiver.expected, budget=budget).sum()
         )
 
-    # The baseline: initial latents in place of mapped ones. For a decoder, it is to predict the mean.
+    # The baseline is the divergence with initial latents in place of mapped ones. Starts at which
+    # noise in the latents changes predictions are left out of it, but not of the two sums above.
     without_memory = float((receiver.reset_divergence * receiver.is_steady).sum())
-    return choose_penalty(sum_divergence, without_memory)
+    return choose_penalty(sum_divergence, error_of_mean=without_memory)
 
 
 def is_hard(target: Participant) -> bool:

@@ -832,12 +832,13 @@ def _doubt_no_of_same_predictions(evidence: Evidence) -> str:
 
 
 def _doubt_no_of_unread_state(evidence: Evidence) -> str:
-    """Return a reason against the verdict "no" if the state is there, but not linearly decodable,
-    otherwise "".
+    """Return a reason against the verdict "no" (the model does not update its state as the algorithm
+    does) if affine maps misread the model's state, otherwise "".
 
-    This is so if a non-linear decoder reads the steps much better, or if stitching finds that both
-    models have the same state.
+    They do if a non-linear decoder reads the steps much better, or if they read the state poorly and
+    stitching finds that the model has the reference's state.
     """
+    # The returned texts continue the sentence MISREAD, whose subject is the affine maps.
     linear, nonlinear = evidence.one_step.r2.estimate, evidence.one_step.nonlinear
     if 1 - nonlinear <= RATIO * (1 - linear):  # at most a quarter of the linear decoder's error
         return f"{MISREAD}: they read R2 {linear:.2f} of its steps, a non-linear decoder {nonlinear:.2f}"

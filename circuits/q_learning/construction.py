@@ -637,7 +637,8 @@ def _reward_drawn_action(wiring: _Wiring, margin: float, sharpness: float) -> tu
     """Return the score terms that add exploration to a choice: if the round's random draw names an
     action, the candidate with this action gets the highest score.
 
-    The block buf2 of Select holds the draw. A first term adds a bonus, larger than any difference
+    Candidates are the tokens of actions next to the next state (Qnext). The token Select has the
+    query, and its block buf2 holds the draw. A first term adds a bonus, larger than any difference
     of values, at all tokens of the named action. Some of these tokens are no candidates: a second
     term subtracts at least the bonus at every position that is no candidate.
 
@@ -650,12 +651,14 @@ def _reward_drawn_action(wiring: _Wiring, margin: float, sharpness: float) -> tu
         (query, key) terms, to be added to those of the choice.
     """
     ids = wiring.ids
-    bonus = margin + 2.0 * sharpness * wiring.bound
+    # Values lie between -bound and bound, so scores of values differ by at most this.
+    largest_difference = 2.0 * sharpness * wiring.bound
+    bonus = margin + largest_difference
     terms = []
     _, *exploring_draws = wiring.draws  # the first draw stands for the choice without exploration
     for draw, action in zip(exploring_draws, wiring.actions, strict=True):
         terms.append((bonus * wiring.buf2[draw], ids[action]))
-    # 0 at candidates, which are actions next to s' (Qnext); at most -bonus elsewhere.
+    # Each of the two tags of a candidate counts 1: the sum is 0 at candidates, at most -1 elsewhere.
     no_candidate = ids["Qnext"] + wiring.any_action - 2.0 * wiring.constant
     terms.append((bonus * ids["Select"], no_candidate))
     return tuple(terms)

@@ -304,11 +304,14 @@ def _get_tolerance(key: str, dtype: str) -> tuple[float, str]:
         dtype: "float32" or "float64".
 
     Returns:
-        (largest allowed error, "relative"). "relative" means that it limits the error divided by
-        the true value, because log-weights, and so their rounding errors, grow over rounds.
+        (largest allowed error, "relative"). "relative", for every variable here, means that it
+        limits the error divided by the true value, because log-weights, and so their rounding
+        errors, grow over rounds.
     """
     if dtype == "float32":
         return 1e-5, "relative"
+    # States add up all rounds, and "match" (1 for an expert who was right) is read from the attention
+    # scores of head 3.2, which add up large terms: more digits are rounded than in other variables.
     return (1e-9 if key in (*_STATE_KEYS, "match") else 1e-12), "relative"
 
 

@@ -174,8 +174,9 @@ def table(trial: Trial) -> pd.DataFrame:
         ``random`` is the same share for k random directions.
     """
     rows = []
-    middle = trial.writes[len(trial.writes) // 2]
-    for t in sorted({middle, trial.writes[-1]}):
+    rounds = trial.writes  # those that read a changed state
+    middle = rounds[len(rounds) // 2]
+    for t in sorted({middle, rounds[-1]}):
         effects = _measure_effects_by_rank(trial, t)
         for i, k in enumerate(effects.ranks):
             share = ratio_interval(

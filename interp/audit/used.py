@@ -476,7 +476,7 @@ def check_use(trial: Trial, channel: str) -> Measure:
         no_if_unchanged=f"does not use {what}",
         no_if_changed=f"predicts no better for {what}",
         rests_on=("without", "used", "by_round"),  # names of tables of the audit
-        caution="what is used of the state: another episode's differs in everything",
+        caution="which part of the state is used: another episode's state differs in every part",
         note=_describe_effect(worth),
     )
 
@@ -497,8 +497,10 @@ def check_content(trial: Trial) -> Measure:
     worth = measure_worth_of_content(trial)
     note = _describe_effect(worth)
     # With the initial state the loss is higher, and with other states that lack information it is
-    # not. So rounds do not use information: they need some state that is not the initial one.
-    if initial.low >= THRESHOLDS["worth"].value > worth.share.high:
+    # not. So rounds do not use information: they need some state that is not the initial one, which
+    # a reader of language models knows as a pause.
+    is_pause = initial.low >= THRESHOLDS["worth"].value > worth.share.high
+    if is_pause:
         note += " It is a pause: the initial state costs answers, other states do not."
     return _make_measure(
         worth,
@@ -510,7 +512,7 @@ def check_content(trial: Trial) -> Measure:
         no_if_unchanged="does not use the content of its state",
         no_if_changed="predicts no better for the content of its state",
         rests_on=("without", "presence"),  # names of tables of the audit
-        caution="what is used of the content: another episode's differs in everything",
+        caution="which part of the content is used: another episode's state differs in every part",
         note=note,
     )
 

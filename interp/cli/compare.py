@@ -144,21 +144,25 @@ def _compare_machines(
         say: prints the output of the command.
         model, reference: names or folders of the two models.
         sizes, quick, report, episodes, rounds: values of the options of ``interp compare``.
-        recorded, hypothesis, arguments, seed, device, out: values of further options.
+        recorded, hypothesis: values of two further options. If they are not None, all analyses of
+            the command use these episodes, or this algorithm, from here on.
+        arguments: the words NAME=VALUE of ``--set``: arguments of ``model`` if a function builds
+            it, otherwise of ``reference``.
+        seed, device, out: values of further options.
     """
-    builders = {record.name for record in models() if record.kind != "learned"}
-    is_built = model in builders  # then --set is about it, otherwise about the reference
+    built_models = {record.name for record in models() if record.kind != "learned"}
+    is_built = model in built_models
     subject = options.load(model, sizes, arguments if is_built else None, device).model
     options.use_options(say, subject, recorded, hypothesis)
     reference_arguments = {} if is_built else options.parse_settings(arguments or ())
-    from circuits import compare as room
+    from circuits import compare  # slow to import, so only after errors of the options
 
     if not reference:
         reference = next(iter(handwired_models(subject.layout.task)), "none")
-    budget = room.Budget.quick(seed) if quick else room.Budget(seed=seed)
+    budget = compare.Budget.quick(seed) if quick else compare.Budget(seed=seed)
     budget = _resize(budget, episodes, rounds)
     folder = folder_to_write(out / _name_comparison(model, reference))
-    comparison = room.machines(
+    comparison = compare.machines(
         subject,
         None if reference == "none" else reference,
         budget=budget,

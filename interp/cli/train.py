@@ -343,6 +343,7 @@ def _fit_cell(
 @command(example="interp curves output/training/seed-0 output/training/seed-1")
 def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> None:
     """Draw the learning curves of several training runs of one task, grouped by the settings in which the runs differ.
+    A curve is the loss above the floor, the lowest possible loss.
 
     Args:
         runs: Folders of training runs, such as output/training/NAME.
@@ -352,7 +353,7 @@ def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> No
 
     curves = learning_curves(runs)
     table = write_csv(out / LEARNING_FILE, curves)
-    drawn = draw(curves, floor="the floor").figure
+    drawn = draw(curves, name_of_floor="the floor").figure
     figure = write_figure(out / "learning.svg", drawn, bbox_inches="tight")
     last = over_seeds(curves).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")

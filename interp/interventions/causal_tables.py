@@ -496,6 +496,7 @@ def circuit_tables(
     graph, edges = scorer.graph, attributed.to_frame()
     kept_names = [graph.name(edge) for edge in graph.edges if keep[edge]]
     names = edges["source"] + " -> " + edges["destination"]  # as graph.name writes them
+    # Controls: 10 random circuits of equal size, and 3 random sets of the circuit's edges to remove.
     circuit = evaluate(scorer, keep, n_random=10, n_sets=3, minimality=in_full, seed=seed)
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
     is_kept = names.isin(kept_names)

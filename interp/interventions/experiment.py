@@ -125,6 +125,8 @@ class Effects(Result):
         the number of counted episodes; it is left out if all are counted. ``seed`` is that of the
         bootstrap.
         """
+        # [edit, pair of rounds, outcome]; `n_episodes` is [edit, pair of rounds]. The names have the
+        # order in which these arrays are flattened.
         mean, low, high, n_episodes = self._summarize(seed)
         names = [
             (edit, *rounds, outcome)
@@ -133,7 +135,7 @@ class Effects(Result):
             for outcome in self.outcomes
         ]
         frame = pd.DataFrame(names, columns=_KEY_COLUMNS)
-        if n_episodes.min() < self.values.shape[1]:
+        if n_episodes.min() < self.values.shape[1]:  # not all episodes are counted
             frame["n_episodes"] = n_episodes.repeat(len(self.outcomes))
         frame["effect"] = mean.reshape(-1)
         frame["effect_low"] = low.reshape(-1)

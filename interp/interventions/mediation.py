@@ -703,35 +703,37 @@ class _CauseSwap:
         Args:
             sets: the sets of sites.
         """
-        all_sites = tuple(dict.fromkeys(site for case in sets for site in case))
+        all_sites = tuple(dict.fromkeys(site for sites in sets for site in sites))
         without_and_with_cause = {"without": [], "with": self.cause_edits}
-        # Without the cause set, then with it: outcomes [row, value], and activations of the sites
-        # [episode, round, ...]
-        (plain, swapped), (before, after) = self.run(without_and_with_cause, all_sites)
-        effect = swapped - plain
+        # Each of the two lists has an item without the cause, and one with it. Outcomes are [row,
+        # value], where a row is an episode and a round; activations are site -> [episode, round, ...].
+        outcomes, activations = self.run(without_and_with_cause, all_sites)
+        outcome_without, outcome_with = outcomes
+        sites_without, sites_with = activations
+        effect = outcome_with - outcome_without
         changed: dict[Site, NDArray[np.bool_]] = {}  # in which rows the cause changes the site
         for site in all_sites:
-            is_same = torch.isclose(after[site], before[site]).flatten(2).all(2)
+            is_same = torch.isclose(sites_with[site], sites_without[site]).flatten(2).all(2)
             changed[site] = ~is_same.flatten().numpy(force=True)
         lost: dict[_Sites, NDArray[Any]] = {}
         brought: dict[_Sites, NDArray[Any]] = {}
         share_moved: dict[_Sites, float] = {}
-        for case in sets:
-            freeze = [Edit.of(site, before[site]) for site in case]
-            set_as_with_cause = [Edit.of(site, after[site]) for site in case]
+        for sites in sets:
+            freeze = [Edit.of(site, sites_without[site]) for site in sites]
+            set_as_with_cause = [Edit.of(site, sites_with[site]) for site in sites]
             values, _ = self.run(
                 {"direct": [*self.cause_edits, *freeze], "indirect": set_as_with_cause}
             )
-            direct, indirect = values - plain
+            direct, indirect = values - outcome_without
             # Projected on the whole effect: what is lost if the sites are frozen, and what they
             # bring about alone.
-            lost[case] = _compute_products(effect - direct, effect)
-            brought[case] = _compute_products(indirect, effect)
-            is_moved = np.any([changed[site] for site in case], axis=0)
-            share_moved[case] = float(is_moved.mean())
+            lost[sites] = _compute_products(effect - direct, effect)
+            brought[sites] = _compute_products(indirect, effect)
+            is_moved = np.any([changed[site] for site in sites], axis=0)
+            share_moved[sites] = float(is_moved.mean())
         total = _compute_products(effect, effect)
         epsilon = torch.finfo(self.runs[0].latents.dtype).eps
-        rounding = _SMALLEST_EFFECT * epsilon * float(plain.abs().max())
+        rounding = _SMALLEST_EFFECT * epsilon * float(outcome_without.abs().max())
         is_null = bool(np.sqrt(total.mean()) <= rounding)
         return _EffectSums(
             total=total, lost=lost, brought=brought, share_moved=share_moved, is_null=is_null

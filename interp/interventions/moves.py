@@ -131,10 +131,11 @@ class Writer:
         if place.kind.axes == "latent":
             activation = _read_state(run.latents[:, rounds], place, run.layout)
             n_rows, width = activation.shape[-2:]
-            _, rows = place.index(run.layout)
-            mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]  # False for padding
+            _, rows = place.index(run.layout)  # index of the batch, and of the rows of the state
+            # False for padding, and for the length of a cache, which would tell the round. It has all
+            # rows that the model can carry, and this run may carry fewer.
+            mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]
             if not mask.all():
-                # The length of a cache, which the mask leaves out too, would tell the round.
                 is_used = mask
                 activation = activation * is_used
         else:

@@ -99,8 +99,8 @@ class RoundPatcher:
         is_on_cpu = run.tokens.device.type == "cpu"
         self.max_rows = self.fed.choose_batch_size(_CHUNK_CPU if is_on_cpu else _CHUNK_ACCELERATOR)
         layout = run.layout
-        # End of the positions that are run: nothing is read after the prediction without an update.
-        self.end = layout.n_positions if update else layout.predict_position + 1
+        # Number of positions that are run: without an update, nothing after the prediction is read.
+        self.n_positions = layout.n_positions if update else layout.predict_position + 1
         # If the user attached hooks to the model, whole rounds are run: a hook may act at a position
         # that would be left out.
         can_run_layers = can_resume_rounds(model) and runs_without_hooks(model)
@@ -188,7 +188,7 @@ class RoundPatcher:
         if not self._has_position(cell):
             return False
         layout, position = self.run.layout, self._find_start(cell)
-        if position >= self.end:  # after all outputs that are read
+        if position >= self.n_positions:  # after all outputs that are read
             return True
         # After the attention of the last layer, a position affects only the output read at it.
         is_after_attention = (
@@ -232,7 +232,7 @@ class RoundPatcher:
             whole = self._copy_resid(self.n_layers, n)
             # ``resid`` has the last positions before the end, with all that are read; the unpatched
             # values before them only fill the shape.
-            whole[:, self.end - resid.shape[1] : self.end] = resid
+            whole[:, self.n_positions - resid.shape[1] : self.n_positions] = resid
             output = model.read_out(whole, before)
             rows = self.fed.map_tensors(partial(tile, times=n))
             tokens = rows.tokens
@@ -258,9 +258,9 @@ class RoundPatcher:
         Returns:
             The residual stream after the last layer, ``[cell * episode, pos, d_model]``, and the
             order in which cells joined the batch, as indices in ``patches``. The axis ``pos`` has
-            the last positions before :attr:`end`, at least from the prediction's position on.
+            the last positions that are run, at least from the prediction's position on.
         """
-        cells, end = patches.cells, self.end
+        cells, end = patches.cells, self.n_positions
         predict_position = self.run.layout.predict_position
         start = min(*starts, predict_position)
         window = (start, end)  # positions that any patch may change, or that are read
@@ -296,8 +296,8 @@ class RoundPatcher:
     def _run_patched_layer(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
     ) -> Float[Tensor, "row pos d_model"]:
-        """Return the residual stream after a layer in which sites are patched. Positions that a
-        patch cannot change keep the unpatched values.
+        """Return the residual stream after a layer in which sites are patched, one in each patched
+        copy ("cell") of the round. Positions that a patch cannot change keep the unpatched values.
 
         Args:
             model: the transformer.
@@ -308,17 +308,17 @@ class RoundPatcher:
         Returns:
             The stream of every patched copy, one after another along the first axis.
         """
-        cells, start = patches.cells, min(starts)
+        cells, start = patches.cells, min(starts)  # a cell is given by its patched site
         # Within one layer, a patch reaches later positions only through keys and values.
         reaches_later = any(
             cell.position is None or cell.component in _READ_BY_LATER_POSITIONS for cell in cells
         )
-        stop = self.end if reaches_later else max(starts) + 1
+        stop = self.n_positions if reaches_later else max(starts) + 1
         n = len(cells)
         with model.hooks(fwd_hooks=patches.hooks(window=(start, stop))):
             resid = self._copy_resid(layer, n)[:, start:stop]
             resid = model.run_from(resid, layer, layer + 1, past=self._copy_past(layer, start, n))
-        patches.counter.check()
+        patches.counter.require_all_fired()
         after = self._copy_resid(layer + 1, n)
         after[:, start:stop] = resid
         return after
@@ -370,7 +370,7 @@ class RoundPatcher:
             after = run_round(
                 self.model, rows, before, self.run.layout, commit, patches.hooks(window=None)
             )
-        patches.counter.check()
+        patches.counter.require_all_fired()
         return _Patched(indices, after.prediction, after.latents)
 
 

@@ -114,23 +114,23 @@ def write_state(
     Args:
         model: the handwired transformer.
         latents: its latents, ``[*batch, latent, d_model]``.
-        state: the wanted state, in the shape that ``model.read_state(latents)`` returns; leading
-            axes may be left out.
+        state: the wanted state, in the shape that ``model.read_state(latents)`` returns. Leading
+            axes may be left out, or further ones put in front.
 
     Returns:
         The changed latents, ``[*batch, latent, d_model]``.
     """
-    state_map = _find_state_map(model)
+    state_map = _find_state_map(model)  # [number, d_model]
     current = model.read_state(latents)
     array_of("state", state, finite=True)
     shape, wanted = tuple(state.shape), tuple(current.shape)
     # The shorter of the two shapes must be the end of the longer one.
     fits = shape[-len(wanted) :] == wanted[-len(shape) :]
     require(fits, f"a state of these latents has shape {wanted}, got {shape}")
-    change = model.layout.per_latent(state.to(latents) - current)
+    change = model.layout.per_latent(state.to(latents) - current)  # [*batch, latent, number]
     # Of all changes of a latent from which state_map reads this change, the pseudo-inverse gives the
     # smallest.
-    write_map = torch.linalg.pinv(state_map).T
+    write_map = torch.linalg.pinv(state_map).T  # [number, d_model]
     return latents + change @ write_map
 
 

@@ -398,6 +398,7 @@ def _find_places(
     require(block in names, f"block {block!r} must name a submodule; there are {', '.join(names)}")
     if len(shape) == 1:
         return "", ()
+    # The block's output has the same positions as the state z, which is carried as a channel.
     return "pos", Channel("z", shape).labels
 
 

@@ -109,11 +109,15 @@ class AdaptedMachine(HookedMachine):
         points: Mapping[str, Point],
         output: str,
     ) -> None:
+        """Describe the carried state and the points, and attach hook points to them. The arguments
+        are those of the class.
+        """
         super().__init__()
         self.module = module
         self.layout = layout
         self.one_step = step
         self.output = output
+        # Only one thread at a time may run the module, also by other machines that adapt it.
         self.lock = lock_of(module)
         # A growing channel is carried together with the number of its filled rows.
         self.channel_of_length = {
@@ -141,9 +145,12 @@ class AdaptedMachine(HookedMachine):
                 n_layers=n_layers,
                 labels=point.labels,
             )
+        # A tap has the hook points of a point, and calls their hooks while the module runs.
         self.taps = {key: Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
+        # The function `alive` of a point says which rows of a batch go on in a loop that may halt.
         self.may_halt = any(point.alive is not None for point in points.values())
+        # PyTorch's fused recurrent cells are run gate by gate if a point is at a gate.
         self.opened_cells = _open_cells(module, points.values())
         self.setup()
 
@@ -781,15 +788,24 @@ def _require_names(channels: Sequence[Channel]) -> None:
 
 
 def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
-    """Refuse points at submodules that do not exist, or that cannot call hooks."""
+    """Refuse points at submodules that do not exist, or that cannot call hooks; and keys that are no
+    names for hook points.
+
+    Args:
+        module: the user's module.
+        points: key -> point. A point names a submodule or, as CELL.GATE, a gate within a recurrent
+            cell; its ``gate`` names the submodule that decides whether a loop halts.
+    """
     parts = _list_modules(module)
     known = list(parts)
     for name, part in parts.items():
         known += [f"{name}.{gate}" for gate in list_gates(part)]
     for key, point in points.items():
+        # The key _LATENT is that of the carried state.
         is_name = isinstance(key, str) and key.isidentifier() and key != _LATENT
         require(is_name, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}")
-        for name in (point.module, point.gate):  # the name of the whole module is ""
+        # "" is the name of the whole module, and `gate` is "" by default.
+        for name in (point.module, point.gate):
             if name not in known:
                 raise unknown_name("submodule", name, filter(None, known), limit=40)
         is_scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)

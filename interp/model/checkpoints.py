@@ -237,8 +237,8 @@ def _hash_file(path: Path) -> str:
 
 
 def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the part of a checkpoint's ``config.json`` that describes the model: its
-    configuration, and predictions on a few episodes.
+    """Return the part of a checkpoint's ``config.json`` that describes the model: its configuration
+    and, for a transformer, predictions on a few episodes, which are compared when it is loaded.
 
     Args:
         model: the model.

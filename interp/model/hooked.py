@@ -492,7 +492,7 @@ class FiringCounter:
         self.fired[index] += 1
         return function(activation, hook)
 
-    def check(self) -> None:
+    def require_all_fired(self) -> None:
         """Raise an error if a hook has not fired; the message names the hook points."""
         pairs = zip(self.hooks, self.fired, strict=True)
         silent = ", ".join(name for (name, _), n_firings in pairs if not n_firings)

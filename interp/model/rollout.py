@@ -293,20 +293,23 @@ def require_own(
         not run.settings.get("hooked_rounds"),
         f"hooks acted in this rollout; run {model.name!r} without hooks",
     )
-    was_quiet = run.settings.get("quiet", True)  # no hook was attached to the model
-    require(
-        was_quiet or not runs_without_hooks(model),
-        "this rollout was made while hooks were attached to the model, and now none are; run "
-        f"{model.name!r} without hooks",
-    )
-    # Here only hooks count. `runs_without_hooks` is also False if a flag of the model switches on
-    # further hook points; but such a flag changes no result.
-    parts: Any = model
-    require(
-        not was_quiet or not any(map(has_hooks, parts.modules())),
-        f"this rollout was made before hooks were attached to {model.name!r}; run it again with "
-        "them, or remove them",
-    )
+    had_no_hooks = run.settings.get("quiet", True)
+    if had_no_hooks:
+        # `runs_without_hooks` would also be False if a flag of the model switches on further hook
+        # points, which change no result.
+        module: Any = model
+        has_hooks_now = any(map(has_hooks, module.modules()))
+        require(
+            not has_hooks_now,
+            f"this rollout was made before hooks were attached to {model.name!r}; run it again with "
+            "them, or remove them",
+        )
+    else:
+        require(
+            not runs_without_hooks(model),
+            "this rollout was made while hooks were attached to the model, and now none are; run "
+            f"{model.name!r} without hooks",
+        )
     if episodes is None:
         return run
     layout = model.layout.fit(episodes)
@@ -505,7 +508,7 @@ def sequential(
                     latents = step.latents
                     results.add(step)
             if any(map(is_run, rounds)):  # in rounds that are copied from clean, no hook fires
-                counter.check()
+                counter.require_all_fired()
     run = results.make_rollout(layout, commit, settings={})
     if not hooks:  # after an intervention, NaN is a result
         _require_numbers(model, run)
@@ -607,10 +610,11 @@ def _run_without_hooks(
         """Run the episodes, some at a time, and join these runs to one rollout."""
         n_episodes = max(len(encoded.tokens), 1)  # without episodes, one run of none
         is_on_cpu = encoded.tokens.device.type == "cpu"
+        # In small batches, activations stay in the CPU's cache.
         chunk_size = encoded.choose_batch_size(_EPISODES_PER_CHUNK) if is_on_cpu else n_episodes
         runs = []
         for start in range(0, n_episodes, chunk_size):
-            recorder.rows = slice(start, start + chunk_size)
+            recorder.rows = slice(start, start + chunk_size)  # where it stores this part's episodes
             part = encoded.select(recorder.rows)
             runs.append(sequential(model, part, layout, commit, recorder=recorder))
         whole = runs[0] if len(runs) == 1 else Rollout.join(runs)
@@ -833,7 +837,7 @@ def replay(
         for start in range(0, len(latents), chunk_size):
             rows = slice(start, start + chunk_size)
             steps.append(model.step(latents[rows], fed.select(rows)))
-    counter.check()
+    counter.require_all_fired()
     episodes_and_rounds = (run.n_episodes, len(chosen))  # the axis of rows is split into these two
     predictions, carried = map(torch.cat, zip(*steps, strict=True))
     cache = {}

@@ -361,10 +361,10 @@ class HookedLatentTransformer(LensSurface):
         bit for bit. If the same round is run again with another choice, such as
         another action, only the positions from the choice on are computed again.
         """
-        with self.lock:
+        with self.lock:  # while another thread runs this model, hooks may be attached to it
             blocks = plain_blocks(self)
             is_quiet = self.is_quiet()
-        if blocks is None:
+        if blocks is None:  # something prevents the quicker form, such as a hook in a block
             return self.step
         return _Stepper(self, blocks, is_quiet)
 

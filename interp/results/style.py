@@ -73,34 +73,44 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
         prefix: text that is put before every id in the SVG, so that ids are unique on the page.
     """
     with house_style(**_SAVING):
-        svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    svg = svg[svg.index("<svg") :]  # without the XML declaration
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    # matplotlib's style sheet has the selector `*`, which would apply to every element of the page.
-    # page.css has the same rules for figures alone.
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
-    # Images and groups lose their ids, which two equal images would share. Other ids, to which the
-    # SVG refers, get the prefix.
-    svg = re.sub(r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
-    svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
+        svg = foreign.svg(figure)
+    svg = _add_prefix_to_ids(_remove_superfluous(svg), prefix)
     svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")
     for name, colour in LIGHT.items():
         svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
-    width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
+    sizes = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
+    width, height = map(float, sizes)  # in points
     opening, body = svg.split(">", 1)  # the opening tag, and all the rest
     opening = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", opening)
-    inches = float(width) / 72  # from points
+    inches = width / 72
     # On a narrow page the picture shrinks, but only until its smallest text is still legible.
     least_inches = inches * _find_least_share(body)
     style = f"width:{inches:.3f}in;max-width:100%;min-width:{least_inches:.3f}in"
-    style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
-    if least_inches > _PHONE_WIDTH:
+    style += f";aspect-ratio:{width:.0f}/{height:.0f}"
+    if least_inches > _PHONE_WIDTH:  # the page's style sheet has rules for pictures that scroll
         opening += ' class="wide"'
     label = f"{prefix}-title"  # id of the title
     opening += f' role="img" aria-labelledby="{label}" fill="currentColor" style="{style}"'
     label_text = escape(foreign.escape_invisible(title))
-    return f'{opening}><title id="{label}">{label_text}</title>{_shorten(body)}'
+    return f'{opening}><title id="{label}">{label_text}</title>{_shorten_tags(body)}'
+
+
+def _remove_superfluous(svg: str) -> str:
+    """Remove the XML declaration, metadata, comments and the style sheet from an SVG."""
+    svg = svg[svg.index("<svg") :]  # without the XML declaration
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    # matplotlib's style sheet has the selector `*`, which would apply to every element of the page.
+    # page.css has the same rules for figures alone.
+    return re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
+
+
+def _add_prefix_to_ids(svg: str, prefix: str) -> str:
+    """Put a prefix before every id in an SVG, so that ids are unique on the page. Images and groups
+    lose their ids, which two equal images would share; nothing refers to them.
+    """
+    svg = re.sub(r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    return re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
 
 
 def _find_least_share(body: str) -> float:
@@ -118,7 +128,7 @@ def _find_least_share(body: str) -> float:
     return min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE)
 
 
-def _shorten(body: str) -> str:
+def _shorten_tags(body: str) -> str:
     """Remove half of the bytes of an SVG: long decimals, fonts (a page has its own), rotations by 0
     and groups of one element. Text in the picture stays as it is.
     """

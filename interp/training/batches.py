@@ -349,13 +349,15 @@ class RoundsLoss(nn.Module):
         model = self.model
         payloads = None if layout.payload is None else values
         resid = model.embed_round(tokens, latents, payloads)
-        # Of the final residual stream, `normed` has only the positions from the prediction on. The
-        # logits are read at the first of them. The update of the state is read at the position that
-        # is `n_from_update` from the end.
+        # `normed` is the final residual stream at the last positions that were run, of which only as
+        # many are computed as are read. The update of the state is read at the position that is
+        # `n_from_update` from the end.
         # With "target", the tokens already contain the choice, so one forward pass is enough.
         if layout.choice_position is None or self.commit == "target":
             normed = model.ln_final(model.run_from(resid, n_read=layout.n_from_prediction))
-            logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]
+            logits = model.unembed(normed[:, 0])[
+                :, : layout.n_outputs
+            ]  # the prediction comes first
         else:
             # Run up to the prediction, write the choice into the tokens, and run the rest. Blocks
             # keep the keys and values of the first part.
@@ -366,7 +368,9 @@ class RoundsLoss(nn.Module):
             tokens = layout.put_choice(tokens, logits.argmax(-1))
             suffix = model.embed_round(tokens, latents, payloads)[:, n_prefix:]
             normed = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_from_update))
-        return logits, model.update(normed[:, -layout.n_from_update], layout.n_positions)
+        at_update = normed[:, -layout.n_from_update]
+        # By the number of positions, the model finds the position embedding that it subtracts.
+        return logits, model.update(at_update, layout.n_positions)
 
 
 def _compute_loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:

@@ -97,6 +97,7 @@ def train(
     with ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(lock_folder(folder))
+            # Refuse files that cannot be written now, and not after hours.
             for file in (runs.STATE_FILE, runs.METRICS_FILE, runs.RECORD_FILE):
                 file_to_write(folder / file)
         run = TrainingLoop(config, folder, name, accelerator, keep_every)

@@ -46,21 +46,21 @@ class _StateNumber:
         name: its name on the page.
         key: key of its variable.
         index: its index in the flattened variable.
-        before, after: its value in every round, without and with the edits, ``[round]``.
+        without_edits, with_edits: its value in every round, ``[round]``.
     """
 
     name: str
     key: str
     index: int
-    before: np.ndarray
-    after: np.ndarray
+    without_edits: np.ndarray
+    with_edits: np.ndarray
 
     @property
     def moves(self) -> np.ndarray:
         """Absolute change of this number by the edits, ``|after - before|``, ``[round]``, rounded to
         six decimals.
         """
-        return np.abs(self.after - self.before).round(6)
+        return np.abs(self.with_edits - self.without_edits).round(6)
 
 
 def _find_state_number(answer: Answer) -> _StateNumber | None:
@@ -91,8 +91,8 @@ def _find_state_number(answer: Answer) -> _StateNumber | None:
         name=name.replace(key, noun),
         key=key,
         index=index,
-        before=_flatten(before[key])[:, index],
-        after=_flatten(after[key])[:, index],
+        without_edits=_flatten(before[key])[:, index],
+        with_edits=_flatten(after[key])[:, index],
     )
 
 
@@ -187,7 +187,8 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
 
 
 def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
-    """Draw one number of the decoded state in every round, and the algorithm's value.
+    """Draw one number of the decoded state in every round with the edits, and the algorithm's value.
+    If there are edits, the number without them is drawn, too.
 
     Args:
         axes: the axes to draw on.
@@ -195,8 +196,9 @@ def _draw_state(axes: Axes, answer: Answer, number: _StateNumber) -> None:
         number: the number.
     """
     if answer.view.edits:
-        axes.plot(number.before, color=_BLUE, **_PALE)
-    axes.plot(number.after, color=_BLUE)
+        axes.plot(number.without_edits, color=_BLUE, **_PALE)
+    axes.plot(number.with_edits, color=_BLUE)
+    # The algorithm's values with the edits are [1, round, ...], of the only episode.
     values = _flatten(answer.values_after[number.key][0])
     axes.plot(values[:, number.index], **_ALGORITHM)
     axes.set_ylabel(number.name.replace(": ", "\n"))
@@ -249,7 +251,7 @@ def _describe_state(answer: Answer) -> str:
     if number is None:
         return ""
     t = int(number.moves.argmax())
-    change = number.after[t] - number.before[t]
+    change = number.with_edits[t] - number.without_edits[t]
     return f"; the decoded {number.name} changes by {change:.3f}, in round {t}"
 
 

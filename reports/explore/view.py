@@ -74,8 +74,14 @@ class Setup:
         seed: int,
         reference: Setup | None = None,
     ) -> None:
-        """Store the episodes, which were sampled in a regime with a seed, and choose how decoders of
-        the state are fitted.
+        """Store the machine and its episodes, and choose how decoders of the state are fitted.
+
+        Args:
+            model: the machine.
+            origin: Python code that loads it; "" for a reference machine.
+            episodes: the episodes.
+            regime, seed: the regime and the seed with which they were sampled.
+            reference: the reference machine with the same episodes; None without one.
         """
         self.model = model
         self.origin = origin
@@ -88,7 +94,7 @@ class Setup:
         self.algorithm = self.task.explains(model)
         self.layout = model.layout.fit(episodes)
         self.predicts_classes = self.layout.kind == "classes"
-        # The state of a handwired machine can be read exactly: no penalty, and fewer rounds.
+        # The state of a handwired machine can be read exactly: no penalty, and fewer rounds suffice.
         self.ridge = 0.0 if model.is_handwired else RIDGE
         n_fitted_rounds = _N_EXACT_ROUNDS if model.is_handwired else _N_FITTED_ROUNDS
         self.n_decoder_episodes = math.ceil(n_fitted_rounds / self.n_rounds)

@@ -209,7 +209,7 @@ def _tabulate(carried: pd.DataFrame) -> Table:
     """
     # "low" and "high" are the bounds of iia_informative, which join_intervals finds under the names
     # iia_informative_low and iia_informative_high.
-    bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
+    bounds = {"low": "iia_informative_low", "high": "iia_informative_high"}
     table = join_intervals(carried.rename(columns=bounds))
     table["variable"] = table["noun"].str.removeprefix("the ")
     table["places"] = table["place"]
@@ -236,33 +236,37 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
         aligned: table with one row per learned subspace or control.
     """
     # Names under which the table shows the bounds in one column with the estimate.
-    bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
-    aligned = aligned.rename(columns=bounds)
-    aligned["site"] = aligned["site"].map(_name_site)
-    aligned["variable"] = aligned["variable"].str.replace("_", " ")
-    places = aligned["variable"] + ", " + aligned["site"]  # a name for each row
-    refusals = aligned["refused"].dropna()  # reasons why a subspace could not be learned
+    bounds = {
+        "low_informative": "iia_informative_low",
+        "high_informative": "iia_informative_high",
+    }
+    table = aligned.rename(columns=bounds)
+    table["site"] = table["site"].map(_name_site)
+    table["variable"] = table["variable"].str.replace("_", " ")
+    places = table["variable"] + ", " + table["site"]  # a name for each row
+    refusals = table["refused"].dropna()  # reasons why a subspace could not be learned
     paragraphs = [_SUBSPACE_TEXT]
     for place, why in zip(places[refusals.index], refusals, strict=True):
         paragraphs.append(f"**{place}** was not learned: {why}")
     text = Prose("\n\n".join(paragraphs))
-    aligned = aligned.drop(index=refusals.index, columns="refused")
-    if aligned.empty:
+    shown = table.drop(index=refusals.index, columns="refused")
+    if shown.empty:
         return [text]
-    is_learned = aligned["condition"] == "learned"
+    # Each variable has a row of the learned subspace, and one per control.
+    is_learned = shown["condition"] == "learned"
     # Ranks may be floats, since refused rows had none: written as "2", not "2.0".
-    ranks = aligned["rank"].astype("Int64").astype(str)
-    names = places[aligned.index] + ", rank " + ranks
-    names = names.where(is_learned, aligned["condition"])  # controls: the name of the control
-    drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~is_learned)
+    ranks = shown["rank"].astype("Int64").astype(str)
+    names = places[shown.index] + ", rank " + ranks
+    names = names.where(is_learned, shown["condition"])  # controls: the name of the control
+    drawn = shown.assign(name=names, estimate=shown["iia"], control=~is_learned)
     best = drawn[is_learned].sort_values("estimate", ascending=False, kind="stable").iloc[0]
     caption = _TEXTS["learned"].format(name=best["name"], share=best["estimate"])
     picture = figures.intervals(drawn, xlabel="accuracy")
-    numbers = "The numbers of the picture, also for informative pairs and training pairs"
+    table_caption = "The numbers of the picture, also for informative pairs and training pairs"
     return [
         text,
         Figure(picture, "Learned subspaces and their controls", caption),
-        Table(aligned, numbers, collapsed=True),
+        Table(shown, table_caption, collapsed=True),
     ]
 
 

@@ -9,14 +9,15 @@ from reports.blocks import Figure, curves
 from reports.texts import TEXTS
 
 
-def draw(losses: pd.DataFrame, floor: str) -> Figure:
+def draw(losses: pd.DataFrame, name_of_floor: str) -> Figure:
     """Draw a training loss over steps, one curve per training setting; the curve is the mean over
     seeds, and its band their range.
 
     Args:
         losses: one row per setting, seed and step, with the columns setting, seed, step and excess
             (the loss above the lowest possible one, in nats).
-        floor: name of the lowest possible loss for the caption, such as "the Bayes predictor".
+        name_of_floor: name of the lowest possible loss for the caption, such as "the Bayes
+            predictor".
     """
     mean = over_seeds(losses).rename(columns={"setting": "algorithm"})
-    return curves(TEXTS["learning"]["curves"], mean, floor=floor)
+    return curves(TEXTS["learning"]["curves"], mean, floor=name_of_floor)

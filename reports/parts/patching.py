@@ -116,15 +116,16 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     """Return the blocks of the section: for each kind of corruption a picture and a table of what
     patching restores, or a sentence if the corruption changes too little.
     """
-    has_no_heads = bool(describe_lacking(context.model, *_HEATMAP_TITLES))
+    # Without the components of the heatmaps, a model was patched at all of its hook points.
+    why_no_heatmaps = describe_lacking(context.model, *_HEATMAP_TITLES)
     texts = [_TEXTS["text"]]
-    if has_no_heads:
+    if why_no_heatmaps:
         texts.append(_TEXTS["points"])
     blocks: list[object] = [Prose("\n\n".join(texts))]
     for what, result in differences:
         if abs(result.gap) < NO_GAP:
             blocks.append(Prose(f"**{what}.** {result.sentence}"))
-        elif has_no_heads:
+        elif why_no_heatmaps:
             blocks += _draw_hook_points(what, _describe(result), result.to_frame())
         else:
             heads = heads_of(context.model)

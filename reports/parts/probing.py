@@ -109,8 +109,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
             claimed = tuple(key for key in claimed if key in context.algorithm.keys)
         measures: list[Measure] = []
         for result in results:
-            if result.target.key in claimed:  # a result yields its measures
-                measures += map(_phrase_roughly, result)
+            if result.target.key in claimed:
+                measures += map(_mark_if_rough, result)  # a result yields its measures
         return sorted(measures, key=lambda measure: measure.number.estimate, reverse=True)
 
     def applies(context: Context) -> bool:
@@ -131,9 +131,9 @@ def _find_widest_site(context: Context) -> str:
     return f"latents@{widest.name}"
 
 
-def _phrase_roughly(measure: Measure) -> Measure:
+def _mark_if_rough(measure: Measure) -> Measure:
     """Return the measure; if its R2 is below .98, its phrase says "roughly read" in place of
-    "read".
+    "read", since such a read-out differs visibly from the variable.
     """
     if measure.unit == "R2" and measure.number.estimate < ROUGH:
         return replace(measure, yes=measure.yes.replace(" read ", " roughly read ", 1))
@@ -190,8 +190,8 @@ class Trajectory:
 def state(
     title: str = "The state over time",
     *,
-    read: str = _EXACT_TEXT,
-    decoded: str = _DECODED_TEXT,
+    text_if_exact: str = _EXACT_TEXT,
+    text_if_decoded: str = _DECODED_TEXT,
     probed: str = "",
     units: tuple[str, str] = ("", ""),
 ) -> Part:
@@ -199,9 +199,10 @@ def state(
 
     Args:
         title: title of the section.
-        read: text for a handwired model, where the state is read exactly. A name in braces, such as
-            "{eta}", is replaced by that parameter of the algorithm.
-        decoded: text for a learned model, where the state is decoded.
+        text_if_exact: text for a compiled model, where the state is read exactly. A name in braces,
+            such as "{eta}", is replaced by that parameter of the algorithm. Other models with an
+            exact state have the default text.
+        text_if_decoded: text for a learned model, where the state is decoded.
         probed: key of the variable to decode, one of the report's probe targets; the main state
             variable of the algorithm (its ``memory``) when empty.
         units: two labels of the axis, for an exactly read and for a decoded state.
@@ -231,11 +232,11 @@ def state(
         """Return the blocks of the section: a text on how the state was read (exactly, or by
         probes), and the picture of the state.
         """
-        text = decoded
+        text = text_if_decoded
         if context.has_exact_state:
-            text = (
-                read.format(**context.algorithm.parameters) if context.is_compiled else _EXACT_TEXT
-            )
+            text = _EXACT_TEXT
+        if context.is_compiled:  # so its state is exact, too
+            text = text_if_exact.format(**context.algorithm.parameters)
         # A model without attention patterns is no transformer.
         machine = "machine" if describe_lacking(context.model, "pattern") else "transformer"
         caption = (

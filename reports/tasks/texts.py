@@ -20,11 +20,11 @@ _EXPERTS_PARTS: dict[str, dict[str, Any]] = {
     },
     "state": {
         "title": "Weights over time",
-        "read": (
+        "text_if_exact": (
             "The log-weight of an expert grows by log γ = {gain:g} if the expert is right. The "
             "log-weights are read from the latent."
         ),
-        "decoded": (
+        "text_if_decoded": (
             "A linear probe, fitted on other episodes, decodes the log-weights from the latent "
             "after each round. The picture also has the log-weights of Weighted Majority (log γ "
             "= 1). The mean over experts is subtracted from both, because predictions depend "
@@ -97,11 +97,11 @@ _QLEARNING_PARTS: dict[str, dict[str, Any]] = {
     },
     "state": {
         "title": "Q-values over time",
-        "read": (
+        "text_if_exact": (
             "Each latent stores one action's column of the Q-table, and each round changes one "
             "entry. The Q-values are read from the latents without a probe."
         ),
-        "decoded": (
+        "text_if_decoded": (
             "A linear probe, fitted on other episodes, decodes the Q-table from the latents. The "
             "picture also has the true Q-table."
         ),
@@ -149,7 +149,7 @@ _REACHABILITY_PARTS: dict[str, dict[str, Any]] = {
     },
     "state": {
         "title": "Nodes reached over time",
-        "read": (
+        "text_if_exact": (
             "For each node, the value that is read from the latent is 1 if the node is reached."
         ),
     },

@@ -410,6 +410,7 @@ def _explain_no_gradient(model: Machine, trained_rounds: RoundsWithSite, place: 
         trained_rounds: the rounds that subspaces are trained on.
         place: the site.
     """
+    # Of the toolkit's transformers, which can resume rounds, only hard attention stops a gradient.
     if can_resume_rounds(trained_rounds.model):
         return (
             f"no gradient reaches {trained_rounds.hook!r} of {model.name!r} through its hard attention: give "

@@ -425,20 +425,21 @@ class RoundsWithSite:
         base_run, _ = runs
         layout, hook = base_run.layout, site.hook
         self.model, self.layout, self.site, self.hook = model, layout, site, hook
-        config = getattr(model, "config", model)  # a model without a config may have the field
+        config = getattr(model, "config", model)  # without a config, the model may have `output`
         self.gives_probabilities = getattr(config, "output", "logits") == "probability"
-        self.may_lack_gradient = True  # the site may be computed after the prediction is read
-        self.rows = Rows.of(base_run, rounds)
+        # Always possible here, since the site may be computed after the prediction is read.
+        self.may_lack_gradient = True
+        self.rows = Rows.of(base_run, rounds)  # a row is an episode and a round
         vectors = []
         for run in runs:
             _, _, cache = replay(model, run, rounds=rounds, names_filter=hook)
-            activation = cache[hook].flatten(0, 1)
-            vectors.append(site.read(activation, layout).flatten(1))
+            activation = cache[hook].flatten(0, 1)  # [episode, round, ...] -> [row, ...]
+            vectors.append(site.read(activation, layout).flatten(1))  # [row, width]
         self.base, self.source = vectors
         self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)
         if site.kind.axes == "latent":  # only the carried state has padding
-            n_rows = base_run.latents.shape[2]
-            mask = carried_mask(model)[:n_rows]
+            n_latents = base_run.latents.shape[2]
+            mask = carried_mask(model)[:n_latents]  # [latent, width of a latent]
             self.is_used = site.read(mask.unsqueeze(0), layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
@@ -457,7 +458,7 @@ class RoundsWithSite:
 
     def span_differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
         """Return an orthonormal basis of the space that the differences between source and base
-        activations span, over all ``pairs``: ``[width, direction]``.
+        activations span, over all ``pairs``: one basis vector per column, ``[width, direction]``.
         """
         differences = self.source[pairs.source] - self.base[pairs.base]
         # Eigenvalues are squares of the singular values of the differences.
@@ -792,7 +793,7 @@ def _draw_subspace(
     """
     n = span.shape[1]
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # draws the subspace from which learning starts
         return LearnedSubspace(n, min(rank, n)).to(span)
 
 
