@@ -89,6 +89,7 @@ class Location:
         head, query, key]``) and returns the variable ``[..., element]``.
         """
         position = circuit.layout.position
+        # The positions that hold the elements or, for attention scores, that have the queries.
         queries = [position(label) for label in self.labels]
         if self.keys:
             assert self.head is not None

@@ -49,7 +49,7 @@ def compile_circuit(
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
     config = _configure(circuit, dtype)
-    state_map = rows(circuit.state, circuit)
+    state_map = stack_rows(circuit.state, circuit)
     model = HookedLatentTransformer(config, state_map=state_map, max_gb=max_gb).to(dtype)
     basis, layout = circuit.basis, circuit.layout
     tokens = [circuit.tokens[token] for token in layout.vocabulary]
@@ -59,11 +59,11 @@ def compile_circuit(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        model.embed.table.copy_(rows(tokens, circuit))
-        model.value_embed.table.copy_(rows(payloads, circuit))
-        model.pos_embed.table.copy_(rows(positions, circuit))
-        model.latents.table.copy_(rows(circuit.latents, circuit))
-        model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
+        model.embed.table.copy_(stack_rows(tokens, circuit))
+        model.value_embed.table.copy_(stack_rows(payloads, circuit))
+        model.pos_embed.table.copy_(stack_rows(positions, circuit))
+        model.latents.table.copy_(stack_rows(circuit.latents, circuit))
+        model.unembed.weight.copy_(stack_rows(circuit.outcomes, circuit).T)
         for layer, block in enumerate(model.blocks):
             for index, head in enumerate(circuit.layer(layer)):
                 _write_head(block.attn, index, head, circuit)
@@ -85,10 +85,10 @@ def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
     # W_Q, W_K and W_V are [head, d_model, d_head], W_O is [head, d_head, d_model]. Columns beyond
     # the head's terms stay 0.
     n_scores, n_moves = len(head.scores), len(head.moves)
-    attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
-    attn.W_K[index, :, :n_scores] = rows([key for _, key in head.scores], circuit).T
-    attn.W_V[index, :, :n_moves] = rows([read for read, _ in head.moves], circuit).T
-    attn.W_O[index, :n_moves] = rows([write for _, write in head.moves], circuit)
+    attn.W_Q[index, :, :n_scores] = stack_rows([query for query, _ in head.scores], circuit).T
+    attn.W_K[index, :, :n_scores] = stack_rows([key for _, key in head.scores], circuit).T
+    attn.W_V[index, :, :n_moves] = stack_rows([read for read, _ in head.moves], circuit).T
+    attn.W_O[index, :n_moves] = stack_rows([write for _, write in head.moves], circuit)
 
 
 def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> None:
@@ -101,9 +101,9 @@ def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> Non
     """
     n = len(neurons)  # further hidden units stay 0
     biases = [neuron.bias for neuron in neurons]
-    mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T
+    mlp.W_in[:, :n] = stack_rows([neuron.read for neuron in neurons], circuit).T
     mlp.b_in[:n] = torch.tensor(biases, dtype=torch.float64)
-    mlp.W_out[:n] = rows([neuron.write for neuron in neurons], circuit)
+    mlp.W_out[:n] = stack_rows([neuron.write for neuron in neurons], circuit)
 
 
 def _validate(circuit: Circuit) -> None:
@@ -188,7 +188,9 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     )
 
 
-def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:
+def stack_rows(
+    directions: Sequence[Direction], circuit: Circuit
+) -> Float[Tensor, "direction d_model"]:
     """Return directions of the residual stream as the rows of a float64 matrix, ``[direction,
     d_model]``; raise InputError for a direction of another basis than the circuit's.
     """

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from circuits.basis import POS
 from circuits.circuit import Circuit, Size, VerificationPlan, unpack_single_size
-from circuits.compiler import compile_circuit, rows
+from circuits.compiler import compile_circuit, stack_rows
 from interp import tasks
 from interp.core.algorithm import NEXT, Algorithm, Episodes, Values
 from interp.core.machine import Machine
@@ -382,11 +382,11 @@ def _measure_residue(
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     block = circuit.basis[POS]
     position_directions = [block[label] for label in block.labels]
-    state_rows = rows(circuit.state, circuit).to(latents.dtype)
+    state_rows = stack_rows(circuit.state, circuit).to(latents.dtype)
     # [element, d_model], orthonormal, so that x A^T A is the part of x along them.
     state_axes = state_rows / state_rows.norm(dim=-1, keepdim=True)
-    initial = rows(circuit.latents, circuit).to(latents.dtype)
-    position_axes = rows(position_directions, circuit).to(latents.dtype)
+    initial = stack_rows(circuit.latents, circuit).to(latents.dtype)
+    position_axes = stack_rows(position_directions, circuit).to(latents.dtype)
     change = latents - initial[: latents.shape[-2]]
     along_state = change @ state_axes.T @ state_axes
     parts = {"residue": change - along_state, "position_code": latents @ position_axes.T}

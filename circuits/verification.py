@@ -302,7 +302,7 @@ def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
     >>> _size_arguments(get_record("qlearning-handwired"), (4, 3))
     {'n_states': 4, 'n_actions': 3}
     """
-    names = [size.name for size in interp.tasks.get(record.task).sizes]
+    names = [task_size.name for task_size in interp.tasks.get(record.task).sizes]
     numbers = size if isinstance(size, tuple) else (size,)
     what = "1 number" if len(names) == 1 else f"{len(names)} numbers"
     words = ", ".join(names)

@@ -423,8 +423,8 @@ def with_distractors(
 def _draw_distractors(
     model: HookedLatentTransformer, config: LatentTransformerConfig, seed: int
 ) -> None:
-    """Draw the weights of additional heads and neurons in place. They read the coordinates that the
-    residual stream had before, and write to those that were added.
+    """Draw the weights of additional heads and neurons in place, which needs ``torch.no_grad()``.
+    They read the coordinates that the residual stream had before, and write to those that were added.
 
     Args:
         model: the model with these heads and neurons, after those that it had before.

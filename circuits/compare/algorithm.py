@@ -784,9 +784,9 @@ class _Fit(NamedTuple):
 def _judge_fit(score: FamilyScore, base: FamilyScore, rival: FamilyScore, seed: int) -> _Fit:
     """Compare a family's divergence from the model with those of two other families.
 
-    The fit is good if the family has a memory, leaves at most 1 - :data:`SAME` of the divergence of
-    ``base``, and at most :data:`RATIO` of the divergence of ``rival``. Without a memory, a family
-    explains none of what the model does with its state.
+    The fit is good if the family has a memory, its divergence is at most 1 - :data:`SAME` of that of
+    ``base``, and at most :data:`RATIO` of that of ``rival``. Both must hold at the worst end of the
+    interval. A family without a memory explains nothing that the model computes with its state.
 
     Args:
         score: score of the family.

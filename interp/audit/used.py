@@ -473,8 +473,8 @@ def check_use(trial: Trial, channel: str) -> Measure:
         controls=trial.score_copies(lambda copy: measure_worth(copy, worth.change, channel).share),
         about="" if is_whole else channel,
         yes=f"uses {what}",
-        no_if_unchanged=f"does not use {what}",
-        no_if_changed=f"predicts no better for {what}",
+        no_if_predictions_stay=f"does not use {what}",
+        no_if_predictions_change=f"predicts no better for {what}",
         rests_on=("without", "used", "by_round"),  # names of tables of the audit
         caution="which part of the state is used: another episode's state differs in every part",
         note=_describe_effect(worth),
@@ -497,8 +497,8 @@ def check_content(trial: Trial) -> Measure:
     worth = measure_worth_of_content(trial)
     note = _describe_effect(worth)
     # With the initial state the loss is higher, and with other states that lack information it is
-    # not. So rounds do not use information: they need some state that is not the initial one, which
-    # a reader of language models knows as a pause.
+    # not. So rounds do not use information: they need some state that is not the initial one, as
+    # language models use tokens without information, called pause tokens.
     is_pause = initial.low >= THRESHOLDS["worth"].value > worth.share.high
     if is_pause:
         note += " It is a pause: the initial state costs answers, other states do not."
@@ -509,8 +509,8 @@ def check_content(trial: Trial) -> Measure:
         unit=f"share of the loss {trial.scored_in_words} that it takes away",
         controls=trial.score_copies(lambda copy: measure_worth(copy, worth.change).share),
         yes="uses the content of its state",
-        no_if_unchanged="does not use the content of its state",
-        no_if_changed="predicts no better for the content of its state",
+        no_if_predictions_stay="does not use the content of its state",
+        no_if_predictions_change="predicts no better for the content of its state",
         rests_on=("without", "presence"),  # names of tables of the audit
         caution="which part of the content is used: another episode's state differs in every part",
         note=note,
@@ -523,16 +523,22 @@ def _describe_effect(worth: _Worth) -> str:
 
 
 def _make_measure(
-    worth: _Worth, *, unit: str, no_if_unchanged: str, no_if_changed: str, **described: Any
+    worth: _Worth,
+    *,
+    unit: str,
+    no_if_predictions_stay: str,
+    no_if_predictions_change: str,
+    **described: Any,
 ) -> Measure:
     """Make the measure of a check from the share of the loss that a state removes.
 
     Args:
         worth: this share, and the effect of the replacement on predictions.
         unit: unit of the share, in words; "compared with" and the replacement are appended.
-        no_if_unchanged: what the verdict "no" says if the replacement does not change predictions,
-            such as "does not use the content of its state".
-        no_if_changed: what the verdict "no" says if predictions change, but do not get worse.
+        no_if_predictions_stay: what the verdict "no" says if the replacement does not change
+            predictions, such as "does not use the content of its state".
+        no_if_predictions_change: what the verdict "no" says if predictions change, but do not get
+            worse.
         described: other fields of :class:`~interp.results.measure.Measure`.
     """
     threshold = THRESHOLDS["worth"].value
@@ -541,7 +547,7 @@ def _make_measure(
         number=worth.share,
         threshold=threshold,
         unit=f"{unit}, compared with {worth.change}",
-        no=no_if_unchanged if worth.effect.high < threshold else no_if_changed,
+        no=no_if_predictions_stay if worth.effect.high < threshold else no_if_predictions_change,
         **described,
     )
 
@@ -575,8 +581,8 @@ def check_duration(trial: Trial) -> Measure:
         unit="share of the loss one round later that its state takes away",
         controls=trial.score_copies(lambda copy: _measure_worth_later(copy, worth.change).share),
         yes="carries its state on",
-        no_if_unchanged="makes its state anew in every round",
-        no_if_changed="predicts no better for its state one round later",
+        no_if_predictions_stay="makes its state anew in every round",
+        no_if_predictions_change="predicts no better for its state one round later",
         rests_on=("used",),  # a table of the audit: effects of one changed state on later rounds
         note=_describe_decay(trial),
     )

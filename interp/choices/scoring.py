@@ -38,7 +38,6 @@ Parameters = Mapping[str, float]
 
 N_FOLDS = 4
 """Number of folds; each is scored with the parameters that were fitted to the others."""
-
 FEWEST_UNITS = 8
 """Fewest participants, or else episodes, that serve as units; with fewer, blocks of trials do."""
 BLOCKS = 100
@@ -534,7 +533,7 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
     for family in _simplest_first(families):
         search = searches[family.key]
         if family.extends in searches:
-            # Then the family fits no worse than the simpler one that it extends.
+            # Then the family fits at least about as well as the simpler one that it extends.
             _try_contained(search, searches[family.extends])
         if search.nats[ALL_CHOICES] <= highest_refined:
             search.refine()

@@ -215,7 +215,7 @@ class Opened:
             InputError: if the model cannot be loaded, or TransformerLens cannot reproduce its
                 logits.
         """
-        Condition.parse(condition)
+        Condition.parse(condition)  # refuses an unknown condition before the model is loaded
         import torch
         from transformer_lens.model_bridge.sources import build_bridge_from_module
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from circuits.basis import Direction
 from circuits.circuit import EMBEDDINGS, Circuit, Edge
-from circuits.compiler import compile_circuit, rows
+from circuits.compiler import compile_circuit, stack_rows
 from circuits.registry import get_record
 from interp.model.rollout import rollout
 
@@ -64,7 +64,11 @@ def wires(
             group = [i for i, neuron in enumerate(neurons) if neuron.name == name]
             post = cache[f"blocks.{layer}.mlp.hook_post"][..., group]
             sources.append(
-                ((name,), layer + 0.5, post @ rows([neurons[i].write for i in group], circuit))
+                (
+                    (name,),
+                    layer + 0.5,
+                    post @ stack_rows([neurons[i].write for i in group], circuit),
+                )
             )
     carried_by: dict[tuple[str, str, str], str] = {
         (e.source, e.target, e.port): e.carries for e in circuit.edges
@@ -87,7 +91,7 @@ def wires(
                 layout.predict_position if targets[0] == "prediction" else layout.update_position
             ] = True
         # Large scores, such as those of a sharp maximum, would make the rounding of a latent look like a wire.
-        maps = rows(directions, circuit)
+        maps = stack_rows(directions, circuit)
         maps = maps / maps.norm(dim=-1, keepdim=True).clamp(min=1.0)
         for names, written, contribution in sources:
             if written >= position:

@@ -8,7 +8,7 @@ from scipy import special
 import circuits
 import interp
 import lab
-from circuits.compiler import rows
+from circuits.compiler import stack_rows
 from lab import taught_training as taught
 from tests.refusals import refuses
 
@@ -19,7 +19,7 @@ def make_circuit(**settings):
     """The handwired circuit, and the directions of its table."""
     options = {"beta": 10.0, **settings}
     circuit = circuits.build("qlearning-handwired", **SIZES, signed=True, **options)
-    return circuits.compile_circuit(circuit).float(), rows(circuit.state, circuit).float()
+    return circuits.compile_circuit(circuit).float(), stack_rows(circuit.state, circuit).float()
 
 
 def measure_losses(model, directions, largest=3.0):
