@@ -197,6 +197,14 @@ def normalize_name(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
 
+def is_usual_name(role: str, name: str) -> bool:
+    """Return True if a column's name is a usual spelling of a role, as "rewards" is of the role
+    "reward".
+    """
+    normalized = normalize_name(name)
+    return any(re.fullmatch(pattern, normalized) for pattern in _SPELLINGS[role])
+
+
 def _guess_columns(
     table: TextTable, role: str, takes_all: bool, used: Collection[str]
 ) -> tuple[str, ...]:

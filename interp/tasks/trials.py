@@ -249,8 +249,7 @@ def open_trials(
     """
     table = read_text_table(path, options.encoding)
     if "messages" in table.names:  # a table with one chat per row
-        ending_role = "outcome" if "outcome" in roles else "reward"
-        table = open_chats(table, named, ending_role)
+        table = open_chats(table, named, roles)
         # Each chat is a participant of its own, unless the user says who took part.
         named = {**named, "participant": named.get("participant") or "conversation"}
     columns = choose_columns(table, roles, named, optional=optional, lists=lists)

@@ -27,6 +27,8 @@ TABLE = """subject,trial,ann,bob,truth,answer,mood
 2,3,no,,yes,yes,ok
 """
 COLUMNS = {"advice": ["ann", "bob"], "outcome": "truth", "choice": "answer"}
+ADVICE_KEYS: dict[str, Any] = {"advice": ["A", "B"], "outcome": "truth", "choice": "prediction"}
+"""Keys of most chats below."""
 
 
 def write_chats(path: Path, *chats: list[tuple[str, Any]]) -> Path:
@@ -84,8 +86,7 @@ def test_chats_in_which_the_outcome_has_a_message_of_its_own(tmp_path: Path) -> 
         ("assistant", {"note": "B right once"}),
     ]
     path = write_chats(tmp_path / "chats.jsonl", chat)
-    keys: dict[str, Any] = {"advice": ["A", "B"], "outcome": "truth", "choice": "prediction"}
-    import_rounds(path, tmp_path / "out", note="note", condition="online-note", **keys)
+    import_rounds(path, tmp_path / "out", note="note", condition="online-note", **ADVICE_KEYS)
     (run,) = load(tmp_path / "out", "flat")
     assert run.condition.name == "online-note"
     assert run.advice.tolist() == [[1, 0], [0, 0]]
@@ -133,9 +134,67 @@ def test_a_round_without_an_outcome_is_not_merged_with_the_next(
         ("user", {"truth": 1}),
     ]
     path = write_chats(tmp_path / "chats.jsonl", chat)
-    keys: dict[str, Any] = {"advice": ["A", "B"], "outcome": "truth", "choice": "prediction"}
     message = f"message {number} in line .* of .* begins a round, but no JSON object .*'truth'"
-    refuses(message, import_rounds, path, tmp_path / "out", **keys)
+    refuses(message, import_rounds, path, tmp_path / "out", **ADVICE_KEYS)
+
+
+def test_a_round_whose_answer_holds_no_object_is_not_merged_with_the_next(tmp_path: Path) -> None:
+    """The first answer is words, and its outcome, too; the next question has other advice."""
+    chat: list[tuple[str, Any]] = [
+        ("user", {"A": 1, "B": 0}),
+        ("assistant", "no idea"),
+        ("user", "The truth was 0."),
+        ("user", {"A": 0, "B": 0}),
+        ("assistant", {"prediction": 1}),
+        ("user", {"truth": 1}),
+    ]
+    path = write_chats(tmp_path / "chats.jsonl", chat)
+    message = "message 4 in line .* of .* begins a round, but no JSON object .*'truth'"
+    refuses(message, import_rounds, path, tmp_path / "out", **ADVICE_KEYS)
+
+
+def test_advice_that_is_only_beside_outcomes_is_refused(tmp_path: Path) -> None:
+    """The first question is in words: is the advice beside its outcome its own, or the next one's?"""
+    chat: list[tuple[str, Any]] = [("user", "Ann says yes, Bob says no.")]
+    for truth in (0, 1):
+        chat.append(("assistant", {"prediction": 1}))
+        chat.append(("user", {"truth": truth, "A": truth, "B": 0}))
+    path = write_chats(tmp_path / "chats.jsonl", chat)
+    message = "message 5 in line 1 .* has 'A' beside the outcome, .* of the next one"
+    refuses(message, import_rounds, path, tmp_path / "out", **ADVICE_KEYS)
+
+
+def test_answers_that_are_left_out_of_chats_are_counted(tmp_path: Path) -> None:
+    """The first question is asked twice; the last round has no outcome."""
+    chat: list[tuple[str, Any]] = [
+        ("user", {"A": 1, "B": 0}),
+        ("assistant", "no idea"),
+        ("user", {"A": 1, "B": 0}),
+        ("assistant", {"prediction": 1}),
+        ("user", {"truth": 0}),
+        ("user", {"A": 0, "B": 0}),
+        ("assistant", {"prediction": 0}),
+    ]
+    path = write_chats(tmp_path / "chats.jsonl", chat, chat[:5])
+    imported = import_rounds(path, tmp_path / "out", **ADVICE_KEYS)
+    tries, unfinished = imported.reading.remarks
+    assert tries.startswith("Number of answers without a JSON object that another answer follows")
+    assert ": 2. They are left out" in tries
+    assert unfinished == "Number of chats that end with an answer before 'truth': 1. It is left out."
+    for run in load(tmp_path / "out", "flat", duplicates="first"):
+        assert run.predictions.tolist() == [1]
+
+
+def test_a_choice_beside_its_reward_is_not_carried_into_the_next_round(tmp_path: Path) -> None:
+    """The answers are words, and the feedback repeats the choice."""
+    chat: list[tuple[str, Any]] = [("user", "Choose J or F.")]
+    for arm in ("J", "F", "J"):
+        chat.append(("assistant", arm))
+        chat.append(("user", {"choice": arm, "reward": 1}))
+    path = write_chats(tmp_path / "chats.jsonl", chat)
+    played = bandit.read(path, reward="reward")
+    assert played.arms == ("F", "J")
+    assert played.choices.tolist() == [[1, 0, 1]]
 
 
 @pytest.mark.parametrize(
