@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -20,24 +20,10 @@ from interp.support.replies import find_object, text_of
 from interp.tasks.table_columns import is_usual_name, list_column_names
 from interp.tasks.table_file import TextTable
 
-_ROLES_OF_ENDED_ROUND = ("choice", "action", "next_state")
+_ROLES_OF_QUESTION = ("advice", "state", "options", "pairs", "forced")
+"""Roles of keys that, beside an outcome or reward, may belong to the next round."""
+_ROLES_OF_ENDED_ROUND = ("outcome", "reward", "choice", "action", "next_state")
 """Roles of keys that, beside an outcome or reward, belong to the round that ends."""
-
-
-@dataclass(frozen=True)
-class _ChatRounds:
-    """The rounds of one chat.
-
-    Attributes:
-        rounds: one mapping {key: value} per round.
-        n_repeated: number of answers without a JSON object that were followed by another answer
-            in the same round.
-        is_unfinished: True if the chat ends with an answer that has no outcome or reward.
-    """
-
-    rounds: list[dict[str, str]]
-    n_repeated: int
-    is_unfinished: bool
 
 
 def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str]) -> TextTable:
@@ -62,7 +48,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str])
 
     Returns:
         The new table, every cell a text. Chats without a round are left out, and so are answers
-        without an outcome at the end of a chat. Remarks say so.
+        without an outcome. Remarks say so.
     """
     role = "outcome" if "outcome" in roles else "reward"
     end_keys = set(list_column_names(role, named.get(role)))
@@ -78,8 +64,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str])
     is_chat_a_round = not end_keys.isdisjoint(table.names)
     rows: list[dict[str, Any]] = []
     without_round = []
-    n_repeated = 0
-    n_unfinished = 0
+    unused_answers: list[str] = []
     for line, cells in table.cells.iterrows():
         other_columns = {str(name): cell for name, cell in cells.dropna().items()}
         messages = json_in(str(other_columns.pop("messages", "")))
@@ -89,27 +74,23 @@ def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str])
             columns_as_message = {"content": json.dumps(other_columns)}
             chat = [columns_as_message, *chat, columns_as_message]
         place = "" if is_chat_a_round else f"line {line} of {table.file}"
-        read = _read_rounds(chat, end_keys, find_role, named.get("note"), place=place)
+        rounds, unused = _read_rounds(chat, end_keys, find_role, named.get("note"), place=place)
         conversation = other_columns.get("epoch", "1") if is_chat_a_round else str(line)
-        for row in read.rounds:
+        for row in rounds:
             rows.append({"conversation": conversation, **other_columns, **row})
         if not is_chat_a_round:
-            n_repeated += read.n_repeated
-            n_unfinished += read.is_unfinished
-        if not read.rounds:
+            unused_answers += unused
+        if not rounds:
             without_round.append(str(other_columns.get("id", f"line {line}")))
     keys = " or ".join(map(repr, sorted(end_keys)))
     remedy = f"name the key of the {role} with {role}= (--{role})"
     require(rows, f"no message of {table.file} is a JSON object with the key {keys}; {remedy}")
     remarks = table.remarks
-    if n_repeated:
+    if unused_answers:
         remark = (
-            f"Number of answers without a JSON object that another answer follows before {keys}: {n_repeated}. They "
-            "are left out as earlier tries at the same round; if they are rounds of their own, add their outcomes."
+            f"{unused_answers[0]} is an answer without an outcome: another answer, or the end of the chat, comes "
+            f"before {keys}. Number of such answers, which are left out: {len(unused_answers)}."
         )
-        remarks = (*remarks, remark)
-    if n_unfinished:
-        remark = f"Number of chats that end with an answer before {keys}: {n_unfinished}. It is left out."
         remarks = (*remarks, remark)
     if without_round:
         names = ", ".join(without_round[:5])
@@ -144,7 +125,7 @@ def _read_rounds(
     note_key: str | None,
     *,
     place: str,
-) -> _ChatRounds:
+) -> tuple[list[dict[str, str]], list[str]]:
     """Split one chat into rounds, whose fields are merged from the round's JSON objects. If an
     answer has no JSON object, its round has no key of the choice, which counts as missed.
 
@@ -159,12 +140,17 @@ def _read_rounds(
             begins if a message has a key of the open round again. After another answer the
             question may be repeated, so that a round begins if a key has another value. "" if the
             whole chat is one round, in which a player may answer several times.
+
+    Returns:
+        One mapping {key: value} per round; and the places of answers in no round, which are those
+        without a JSON object that another answer follows, and an answer without an outcome at the
+        end.
     """
     rounds: list[dict[str, str]] = []
+    unused_answers: list[str] = []
     open_round: dict[str, str] = {}  # fields of the round that has not ended
-    is_answered = False
+    answer = ""  # place of its last answer, if it is answered
     has_answer = False  # True if its answer is a JSON object
-    n_repeated = 0
     # Keys that an earlier round had only beside its outcome, so that they may be the next round's.
     unclear_keys: set[str] = set()
     for number, message in enumerate(messages, start=1):
@@ -172,47 +158,52 @@ def _read_rounds(
             continue
         fields = _read_fields(message.get("content"))
         is_answer = message.get("role") == "assistant"
+        message_place = f"message {number} in {place}"
         written_note = fields.pop(note_key, None) if note_key else None
         is_end = not end_keys.isdisjoint(fields)
-        if place and is_answered and not is_end:
-            common_keys = open_round.keys() & fields.keys()
-            has_new_value = any(open_round[key] != fields[key] for key in common_keys)
-            begins_round = bool(common_keys) if has_answer else has_new_value
+        repeated_keys = open_round.keys() & fields.keys()
+        changed_keys = [key for key in repeated_keys if open_round[key] != fields[key]]
+        if place and answer and not is_end:
+            begins_round = repeated_keys if has_answer else changed_keys
             require(
                 not begins_round,
-                f"message {number} in {place} begins a round, but no JSON object after the last answer has the "
+                f"{message_place} begins a round, but no JSON object after the last answer has the "
                 f"outcome, a key in {sorted(end_keys)}: the two rounds would be one; add the object",
             )
         if is_answer and written_note is None:
-            n_repeated += is_answered and not has_answer
-            is_answered = True
+            if answer and not has_answer:
+                unused_answers.append(answer)
+            answer = message_place
             has_answer = bool(fields)
         elif is_answer and rounds:  # a note on the round that has just ended
             rounds[-1][str(note_key)] = str(written_note)
-        if not is_end:
-            unclear_keys -= fields.keys()
-        ended_keys = {key for key in fields if find_role(key) in _ROLES_OF_ENDED_ROUND}
         # An outcome before any field or answer, such as an example in the instructions, ends no
         # round.
-        if is_end and (open_round or is_answered):
-            for key in sorted(unclear_keys & fields.keys()):
-                require(
-                    open_round[key] == fields[key],
-                    f"message {number} in {place} has {key!r} beside the outcome, as the message with the outcome "
-                    "before it, and no other message has it: it may be of the round that ends or of the next one; "
-                    "write it in a message before each answer",
-                )
-            added_keys = fields.keys() - open_round.keys() - end_keys - ended_keys
-            unclear_keys |= {key for key in added_keys if find_role(key) is not None}
+        if is_end and (open_round or answer):
+            unclear_changes = sorted(unclear_keys.intersection(changed_keys))
+            require(
+                not unclear_changes,
+                f"{message_place} has {unclear_changes} beside the outcome, as the last message with an outcome, and no message "
+                "between them has it: is it of the round that ends or of the next one? Write it in a message "
+                "before each answer",
+            )
+            added_keys = fields.keys() - open_round.keys()
+            unclear_keys |= {key for key in added_keys if find_role(key) in _ROLES_OF_QUESTION}
             # If a key has two values, the earlier one counts: the later may be the next round's.
             rounds.append({**fields, **open_round})
             open_round = {}
-            is_answered = False
+            answer = ""
             has_answer = False
         # What else the message says belongs to the next round.
-        left_out = end_keys | ended_keys if is_end else end_keys
-        open_round |= {name: value for name, value in fields.items() if name not in left_out}
-    return _ChatRounds(rounds, n_repeated=n_repeated, is_unfinished=is_answered)
+        for key, value in fields.items():
+            if is_end and find_role(key) in _ROLES_OF_ENDED_ROUND:
+                continue
+            open_round[key] = value
+        if not is_end:
+            unclear_keys -= fields.keys()
+    if answer:
+        unused_answers.append(answer)
+    return rounds, unused_answers
 
 
 def _read_fields(content: Any) -> dict[str, str]:

@@ -160,12 +160,12 @@ def test_advice_that_is_only_beside_outcomes_is_refused(tmp_path: Path) -> None:
         chat.append(("assistant", {"prediction": 1}))
         chat.append(("user", {"truth": truth, "A": truth, "B": 0}))
     path = write_chats(tmp_path / "chats.jsonl", chat)
-    message = "message 5 in line 1 .* has 'A' beside the outcome, .* of the next one"
+    message = "message 5 in line 1 .* has .'A'. beside the outcome, .* of the next one"
     refuses(message, import_rounds, path, tmp_path / "out", **ADVICE_KEYS)
 
 
 def test_answers_that_are_left_out_of_chats_are_counted(tmp_path: Path) -> None:
-    """The first question is asked twice; the last round has no outcome."""
+    """Both first questions are asked twice; the first chat's last round has no outcome."""
     chat: list[tuple[str, Any]] = [
         ("user", {"A": 1, "B": 0}),
         ("assistant", "no idea"),
@@ -176,11 +176,9 @@ def test_answers_that_are_left_out_of_chats_are_counted(tmp_path: Path) -> None:
         ("assistant", {"prediction": 0}),
     ]
     path = write_chats(tmp_path / "chats.jsonl", chat, chat[:5])
-    imported = import_rounds(path, tmp_path / "out", **ADVICE_KEYS)
-    tries, unfinished = imported.reading.remarks
-    assert tries.startswith("Number of answers without a JSON object that another answer follows")
-    assert ": 2. They are left out" in tries
-    assert unfinished == "Number of chats that end with an answer before 'truth': 1. It is left out."
+    (remark,) = import_rounds(path, tmp_path / "out", **ADVICE_KEYS).reading.remarks
+    assert remark.startswith("message 2 in line 1 of ")
+    assert remark.endswith("before 'truth'. Number of such answers, which are left out: 3.")
     for run in load(tmp_path / "out", "flat", duplicates="first"):
         assert run.predictions.tolist() == [1]
 
