@@ -24,6 +24,7 @@ from joblib.parallel import get_active_backend
 from torch import Tensor
 
 from interp.core.algorithm import Episodes, describe_counted
+from interp.core.display import describe_lacking
 from interp.core.machine import Machine
 from interp.interventions.sites import Site, select_sites
 from interp.interventions.sites import sites as list_sites
@@ -367,7 +368,7 @@ def _select_sites(
     if sites is not None:
         return select_sites(model, layout, sites)
     components = [key for key in _COMPONENTS if key in model.points]
-    if "resid_post" not in components:
+    if describe_lacking(model, "resid_post"):
         components = list(model.points)
     return list_sites(model, layout, components)
 

@@ -59,8 +59,8 @@ def adapted(
     return interp.adapt(module, "experts", step=step, points=points, **defaults | options)
 
 
-def gru(seed: int = 0) -> Any:
-    """A GRU cell with its gates in sight."""
+def gru(seed: int = 0, points: Mapping[str, str] | None = None) -> Any:
+    """A GRU cell with its gates in sight, or with other points."""
     torch.manual_seed(seed)
 
     def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -68,7 +68,8 @@ def gru(seed: int = 0) -> Any:
         scores = m.read(torch.cat([carried["h"], advice], 1))
         return scores, {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
 
-    points = {gate: f"cell.{gate}" for gate in ("reset", "update", "new")} | {"cell": "cell"}
+    if points is None:
+        points = {gate: f"cell.{gate}" for gate in ("reset", "update", "new")} | {"cell": "cell"}
     return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, WIDTH)), step, points, name="gru")
 
 

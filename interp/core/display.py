@@ -19,6 +19,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from interp.core.machine import Component
 from interp.support.errors import InputError, unknown_name
 from interp.support.foreign import escape_line
 
@@ -29,28 +30,50 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 10
 _MAX_NAMES = 8
-_COMPONENT_NAMES = {
-    "pattern": "attention heads",
-    "z": "attention heads",
-    "embed": "token embeddings",
-    "resid_pre": "residual stream",
-    "resid_post": "layers",
+_TRANSFORMER_KINDS = {
+    "pattern": Component("pattern", "pattern", "head pos", "attention heads"),
+    "z": Component("z", "z", "pos head", "attention heads"),
+    "embed": Component("embed", "embed", "pos", "token embeddings"),
+    "resid_pre": Component("resid_pre", "{layer}", "pos", "residual stream"),
+    "attn_out": Component("attn_out", "{layer}", "pos", "attention output"),
+    "resid_mid": Component("resid_mid", "{layer}", "pos", "MLP"),
+    "mlp_out": Component("mlp_out", "{layer}", "pos", "MLP"),
+    "resid_post": Component("resid_post", "{layer}", "pos", "layers"),
 }
-"""What a machine without this component lacks, in words."""
+"""Kinds of activations of transformers: their axes, whether they have layers, and the words for what a
+machine without them lacks."""
 
 
 def describe_lacking(machine: Machine, *keys: str) -> str:
     """Return a message for an analysis that needs components that a machine lacks, such as
     attention heads: "not applicable: ...". Return "" if the machine has them all.
 
+    A point of an adapted model may have the same name and be of another kind, such as an image
+    called "pattern". It does not count.
+
     Args:
         machine: the machine.
         keys: keys of the components that the analysis needs, such as "pattern".
     """
-    missing = [_COMPONENT_NAMES.get(key, key) for key in keys if key not in machine.points]
+    missing = []
+    for key in keys:
+        if not _has_kind(machine, key):
+            missing.append(_TRANSFORMER_KINDS[key].name if key in _TRANSFORMER_KINDS else key)
     if not missing:
         return ""
     return f"not applicable: {machine.name} has no {' and no '.join(dict.fromkeys(missing))}"
+
+
+def _has_kind(machine: Machine, key: str) -> bool:
+    """Return True if a machine has a point ``key`` with the axes and layers that a transformer's
+    component of this name has, and with the positions of a round.
+    """
+    point = machine.points.get(key)
+    kind = _TRANSFORMER_KINDS.get(key)
+    if point is None or kind is None:
+        return point is not None
+    has_layers = point.has_layer or not kind.has_layer
+    return point.axes == kind.axes and has_layers and not point.labels
 
 
 def add_png(figure: Any) -> Any:
@@ -81,7 +104,7 @@ def format_machine(machine: Machine) -> str:
     wma-handwired, a handwired machine of experts
     """
     kind = "handwired" if machine.is_handwired else "learned"
-    heads = machine.points.get("pattern")
+    heads = None if describe_lacking(machine, "pattern") else machine.points["pattern"]
     size = f"points {_abbreviate(machine.points)}"
     if heads is not None:
         size = f"{heads.n_layers} layers of {heads.n_heads} heads"

@@ -163,10 +163,12 @@ def lacks_attention(model: Machine) -> str:
     """Return a sentence that says why a model has no attention between the positions of a round; ""
     if it has such attention.
     """
-    kind = model.points.get("pattern")
-    if kind is None or (kind.axes == "head pos" and not kind.labels):
-        return describe_lacking(model, "pattern")
-    return f"not applicable: the attention of {model.name} is not between the positions of a round"
+    lacking = describe_lacking(model, "pattern")
+    if lacking and "pattern" in model.points:
+        return (
+            f"not applicable: the attention of {model.name} is not between the positions of a round"
+        )
+    return lacking
 
 
 def patterns(model: Machine) -> list[str]:

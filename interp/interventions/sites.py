@@ -89,12 +89,6 @@ def component(name: str, model: Machine | None = None) -> Component:
     points = COMPONENTS if model is None else model.points
     key = ALIASES.get(name, name)
     if model is not None and key in COMPONENTS and key not in points:
-        # A model with resid_post is taken to be a transformer, which lacks a component only if it has
-        # no MLP.
-        if "resid_post" in points:
-            raise InputError(
-                f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
-            )
         raise InputError(f"{describe_lacking(model, key)}; its points are {', '.join(points)}")
     aliases = [alias for alias, target in ALIASES.items() if target in points]
     require_known("component", name, [*points, *aliases], limit=20)
@@ -430,9 +424,8 @@ def default_components(model: Machine) -> tuple[str, ...]:
     a transformer, these are residual stream, attention output and heads; for another model, every
     hook point.
     """
-    if "resid_pre" in model.points:
-        return "resid_pre", "attn_out", "z"
-    return tuple(model.points)
+    components = ("resid_pre", "attn_out", "z")
+    return tuple(model.points) if describe_lacking(model, *components) else components
 
 
 def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:

@@ -183,9 +183,9 @@ def _read_rounds(
             unclear_changes = sorted(unclear_keys.intersection(changed_keys))
             require(
                 not unclear_changes,
-                f"{message_place} has {unclear_changes} beside the outcome, as the last message with an outcome, and no message "
-                "between them has it: is it of the round that ends or of the next one? Write it in a message "
-                "before each answer",
+                f"{message_place} has {unclear_changes} beside the outcome, as the last message with an outcome, and "
+                "no message between them has it: is it of the round that ends or of the next one? Write it in a "
+                "message before each answer",
             )
             added_keys = fields.keys() - open_round.keys()
             unclear_keys |= {key for key in added_keys if find_role(key) in _ROLES_OF_QUESTION}

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from interp.core.display import describe_lacking
 from interp.core.task import Corruption
 from interp.interventions.sites import sites
 from interp.model.hooked import Hooks
@@ -390,7 +391,7 @@ def _list_choices(setup: Setup) -> dict[str, Any]:
     if points:
         places += map(str, sites(model, layout, points, None))
     heads: list[str] = []
-    if "z" in model.points:
+    if not describe_lacking(model, "z"):
         heads += map(str, sites(model, layout, ["z"], None))
     return {
         "inputs": _list_inputs(setup),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import interp
+import probes
 from interp.core.display import describe_lacking
 from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
@@ -246,6 +247,23 @@ def test_what_needs_heads_says_so(pair, what):
             what(machine)
         else:
             what(prepare(machine, *corruption(machine).build(pair[0], 3), 3))
+
+
+def test_a_point_with_the_name_of_a_transformer_s_component_makes_no_transformer(pair):
+    """The gates of a GRU may be called what a transformer's components are called."""
+    points = {"embed": "cell.reset", "resid_pre": "cell.update", "resid_post": "cell.new"}
+    machine = gru(points=points)
+    assert describe_lacking(machine, "embed") == "not applicable: gru has no token embeddings"
+    assert describe_lacking(machine, "resid_post") == "not applicable: gru has no layers"
+    keys = ["latent", "embed", "resid_pre", "resid_post"]
+    assert [site.component for site in sites.sites(machine)] == keys
+    swept_sites = probes.sweep(machine, pair[0], ["label"], n_untrained=1).to_frame()["site"]
+    assert set(swept_sites) == {"latent@h", "embed", "resid_pre", "resid_post"}
+    for key in ("mlp_out", "attn_out"):
+        with pytest.raises(InputError, match="; its points are latent, embed, resid_pre, resid_po"):
+            sites.component(key, machine)
+    with pytest.raises(InputError, match="its points are latent, embed, resid_pre, resid_post"):
+        sites.sites(machine, components="z")
 
 
 # Alignment.
