@@ -25,6 +25,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from interp.core.display import Cache
 from interp.model.hooked import bytes_of, copy_for_file
 from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
@@ -63,6 +64,7 @@ def save(run: Rollout, path: str | Path) -> Path:
         "layout": run.layout.to_dict(),
         "commit": run.commit,
         "cached_rounds": list(run.cached_rounds),
+        "n_layers": getattr(run.cache, "n_layers", 0),
         "settings": json_values(run.settings),
         "sha256": {name: _hash_tensor(name, tensor) for name, tensor in tensors.items()},
     }
@@ -102,7 +104,8 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
 
         rounds = {name: read_tensor(name) for name in _TENSORS_OF_ROUNDS if name in digests}
         selected = cached if names is None else names
-        cache = {name: read_tensor(f"{_CACHE_PREFIX}{name}") for name in selected}
+        cache = Cache({name: read_tensor(f"{_CACHE_PREFIX}{name}") for name in selected})
+        cache.n_layers = description.get("n_layers", 0)  # absent in older files
         layout = layout_from_dict(description["layout"])
         run = Rollout(
             predictions=read_tensor("predictions"),

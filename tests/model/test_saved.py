@@ -36,6 +36,19 @@ def test_a_rollout_is_the_same_again(run: interp.Rollout, tmp_path: Path) -> Non
     assert "3 episodes of 4 rounds" in repr(run)
 
 
+def test_short_names_and_negative_layers_work_in_a_rollout_from_a_file(tmp_path: Path) -> None:
+    model = interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    last = model.config.n_layers - 1
+    names = [f"blocks.{layer}.hook_resid_post" for layer in (0, last)]
+    run = interp.rollout(model, mdp.sample(3, 4, 2, 2, seed=0), names_filter=names)
+    again = saved.load(saved.save(run, tmp_path / "run.safetensors"), names=names[1:])
+    assert torch.equal(again.cache["resid_post", -1], run.cache["resid_post", last])
+    refuses(
+        r"unknown cached activation 'blocks\.0\.hook_resid_post'",
+        lambda: again.cache["resid_post", 0],
+    )
+
+
 def test_only_what_is_asked_for_is_read(run: interp.Rollout, tmp_path: Path) -> None:
     path = saved.save(run, tmp_path / "run.safetensors")
     assert list(saved.load(path, names=HOOKS[:1]).cache) == HOOKS[:1]
