@@ -143,7 +143,8 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
             "score them apart",
         )
     require(by_index, f"no run of regime {regime!r}")
-    chosen = [by_index[index] for index in sorted(by_index)]
+    numbers = sorted(by_index)
+    chosen = [by_index[index] for index in numbers]
     require(
         len({run.advice.shape for run in chosen}) == 1,
         f"the instances of {regime!r} differ in rounds or experts; score them apart",
@@ -157,4 +158,5 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
         accuracies=np.stack(accuracies),
         regime=regime,
         params=params,
+        numbers=numbers,
     )

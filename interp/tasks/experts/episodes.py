@@ -52,6 +52,8 @@ class ExpertEpisodes(BaseEpisodes):
         regime: name of the regime; "custom" for episodes that the user made.
         seed: seed of the sampler; None for episodes that were not sampled.
         params: the regime's parameters by name, as values for JSON.
+        numbers: number of each episode, ``[episode]``, by which random choices of predictors are
+            drawn. By default 0, 1, ...; selected episodes keep theirs, and so the same choices.
     """
 
     task: ClassVar[str] = "experts"
@@ -63,6 +65,7 @@ class ExpertEpisodes(BaseEpisodes):
     regime: str = "custom"
     seed: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Any = None
 
     def __post_init__(self) -> None:
         """Check the fields, and store advice, labels and accuracies as arrays."""
@@ -89,7 +92,14 @@ class ExpertEpisodes(BaseEpisodes):
                 f"accuracies have shape {accuracies.shape} but advice {advice_shape} needs "
                 f"[episode, expert] = {(n_episodes, n_experts)} or [episode, round, expert] = {advice_shape}",
             )
-        set_frozen_fields(self, advice=advice, labels=labels, accuracies=accuracies)
+        numbers = np.arange(n_episodes) if self.numbers is None else self.numbers
+        numbers = episode_array("numbers", numbers, "episode", 0, whole=True)
+        require(
+            len(numbers) == n_episodes,
+            f"numbers must be one for each of {n_episodes} episodes, got {len(numbers)}",
+        )
+        arrays = {"advice": advice, "labels": labels, "accuracies": accuracies, "numbers": numbers}
+        set_frozen_fields(self, **arrays)
         super().__post_init__()
 
     @property

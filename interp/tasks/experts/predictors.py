@@ -29,6 +29,7 @@ from scipy import special
 from interp.core.algorithm import Algorithm, refuse_missing
 from interp.support.checks import array_of, checked, checked_result
 from interp.support.errors import convert_errors, require
+from interp.tasks.draws import draw_by_number
 from interp.tasks.experts import (
     Bounds,
     ExpertEpisodes,
@@ -275,11 +276,12 @@ def _run_majority_with_horizon(episodes: ExpertEpisodes) -> ExpertRun:
 
 
 def _run_majority_of_the_paper(episodes: ExpertEpisodes) -> ExpertRun:
-    """Run Weighted Majority with a learning rate from U[.05, .5] per episode. The rate depends on
-    the episode's index in the batch: if ``select`` changes the index, the rate changes, too.
+    """Run Weighted Majority with a learning rate per episode, which is drawn by the number of the
+    episode. A selected episode keeps its learning rate.
     """
-    rng = np.random.default_rng([episodes.seed or 0, _ETA_STREAM])
-    return weighted_majority(episodes, rng.uniform(0.05, 0.5, len(episodes)))
+    seed = [episodes.seed or 0, _ETA_STREAM]
+    draws = draw_by_number(seed, episodes.numbers, 1)[:, 0]  # in [0, 1)
+    return weighted_majority(episodes, 0.05 + (0.5 - 0.05) * draws)
 
 
 def _run_guessing(episodes: ExpertEpisodes) -> ExpertRun:

@@ -29,6 +29,16 @@ def made_by_hand(advice, labels):
     return ExpertEpisodes(advice, np.array(labels), accuracies)
 
 
+def test_selected_episodes_keep_the_learning_rates_that_were_drawn_for_them(episodes):
+    """The rates of all episodes are the stream's first numbers; a selection has those of its episodes."""
+    run = PREDICTORS["weighted_majority_paper"].run
+    whole = run(episodes).predictions
+    rates = np.random.default_rng([3, 100]).uniform(0.05, 0.5, len(episodes))
+    assert (whole == weighted_majority(episodes, rates).predictions).all()
+    for chosen in ([7, 2, 2], slice(5, None)):
+        assert (run(episodes.select(chosen)).predictions == whole[chosen]).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "gamma"), [({}, np.e), ({"eta": np.log(1.5)}, 1.5), ({"eta": 0.1}, np.exp(0.1))]
 )
