@@ -40,8 +40,8 @@ _LEAST_PROBABILITY = 1e-12
 """Smaller probabilities are raised to this, so that logs and powers are finite."""
 TIE_TOLERANCE = 1e-12
 """Probabilities that differ by less are equally likely: the difference is rounding."""
-_BISECTIONS = 14
-"""Steps of the search for a lapse rate, which is then exact to 2^-15."""
+_LAPSE_STEP = 2.0**-14
+"""Width of the intervals whose middles are the fitted lapse rates, which are so exact to 2^-15."""
 
 
 @dataclass(frozen=True)
@@ -240,21 +240,33 @@ class ChoiceLikelihood:
     def best_lapse(self, temperature: float) -> float:
         """Return the lapse rate (share of uniform guesses) with the least loss of the choices.
 
-        The loss is convex in the lapse rate, so bisection finds the minimum.
+        The loss is convex in the lapse rate, so its slope has one root, or none if the least or the
+        largest lapse rate is best.
 
         Args:
             temperature: the temperature, which stays fixed.
         """
         chances = self.chances(temperature)
-        low, high = 0.0, 1.0
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            is_left_of_best = self._likelihood_slope(chances, middle) > 0
-            if is_left_of_best:
-                low = middle
-            else:
-                high = middle
-        return (low + high) / 2
+
+        def slope(lapse: float) -> float:
+            return self._likelihood_slope(chances, lapse)
+
+        lowest = _LAPSE_STEP / 2
+        highest = 1 - lowest
+        if slope(lowest) <= 0:
+            return lowest
+        if slope(highest) > 0:
+            return highest
+        root = optimize.brentq(slope, lowest, highest, xtol=1e-3 * _LAPSE_STEP)
+        return float(np.floor(root / _LAPSE_STEP) + 0.5) * _LAPSE_STEP
+
+    def lapse_at_zero(self) -> float:
+        """Return the lapse rate (share of uniform guesses) at temperature 0 that is expected to give as
+        many choices against the likeliest outcome as there are.
+        """
+        share_against = 1 - float(self._chances_at_zero.mean())
+        share_of_guesses = 1 - float(self._guess_of_choice.mean())  # if all choices are guesses
+        return min(share_against / share_of_guesses, 1 - _LAPSE_STEP / 2)
 
     def would_lapse(self, temperature: float) -> bool:
         """Return True if the loss of the choices is lower with a small lapse rate (share of uniform
@@ -273,8 +285,8 @@ class ChoiceLikelihood:
             chances: probability of each choice at lapse rate 0, ``[choice]``.
             lapse: the lapse rate at which the derivative is taken.
         """
-        mixed = lapse * self._guess_of_choice + (1 - lapse) * chances
-        return float(((self._guess_of_choice - chances) / mixed).sum())
+        gain = self._guess_of_choice - chances
+        return float((gain / (chances + lapse * gain)).sum())
 
 
 def fit_link(
@@ -348,8 +360,12 @@ def _fit_without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Ca
 
 def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bool) -> bool:
     """Return whether a lapse rate (share of uniform guesses) above 0 could lower the loss by more
-    than its penalty. The answer may be wrong: to be quick, only a small lapse rate is tested, at
-    the temperature of ``best``.
+    than its penalty.
+
+    Fits call this function often, so it searches neither temperatures nor lapse rates. It tries small
+    lapse rates at the best temperature without lapses, and two starting points. The first is temperature
+    0 with the lapse rate that the choices against the likeliest outcome imply. The second is half of
+    both: a lower temperature, with some of these choices as lapses.
 
     Args:
         likelihood: the likelihood of the choices.
@@ -360,11 +376,16 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bo
     """
     if best.nats <= HALF_CHI2:  # the penalty is at least all that could be saved
         return False
-    lowest_temperature = np.exp(_LOG_TEMPERATURES[0])
-    is_at_lowest = best.temperature < 1.01 * lowest_temperature
-    if is_at_lowest and not tempered:  # temperature 0 may fit better, but only with a lapse rate
+    if likelihood.would_lapse(best.temperature):
         return True
-    return likelihood.would_lapse(best.temperature)
+    if tempered:  # the temperature stays, and the loss is convex in the lapse rate
+        return False
+    lowest_temperature = np.exp(_LOG_TEMPERATURES[0])
+    if best.temperature < 1.01 * lowest_temperature:
+        return True  # temperature 0 may fit better, but only with a lapse rate
+    lapse = likelihood.lapse_at_zero()
+    starts = [(lapse, 0.0), (lapse / 2, best.temperature / 2)]
+    return any(likelihood.nats(*start) < best.nats for start in starts)
 
 
 def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:

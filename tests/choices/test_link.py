@@ -88,6 +88,24 @@ def test_the_lapse_rate_and_the_temperature_are_fitted_jointly(temperature, laps
     assert fitted.nats * 1000 - HALF_CHI2 < least_nats(p, choices) + 1e-3
 
 
+@pytest.mark.parametrize("seed", [31, 92, 137])
+def test_a_large_lapse_rate_is_found_where_a_small_one_saves_nothing(seed):
+    """Of k choices against the likeliest of four outcomes, k / 3 more guesses agree with it: at temperature 0, a share
+    of (4 / 3) k / n guesses has the least loss. A soft player without lapses has a larger loss."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.ones(4), (1, 60))
+    is_guess = rng.random((1, 60)) < 0.75
+    choices = np.where(is_guess, rng.integers(0, 4, 60), p.argmax(-1))
+    n_against = int((choices != p.argmax(-1)).sum())
+    lapse = 4 / 3 * n_against / 60
+    agreeing = (60 - n_against) * np.log(1 - 3 / 4 * lapse)
+    least = -agreeing - n_against * np.log(lapse / 4)
+    fitted = fit_link(p, choices, np.ones((1, 60), bool), tempered=False)
+    assert fitted.link.temperature == 0
+    assert fitted.link.lapse == pytest.approx(lapse, abs=1e-4)
+    assert fitted.nats * 60 == pytest.approx(least + HALF_CHI2, abs=1e-3)
+
+
 def test_no_held_out_choice_has_probability_0():
     even = np.array([0.5, 0.5])
     assert Link(0.0, 1.0, even).raise_lapse(98).lapse == 0.01
