@@ -178,12 +178,16 @@ def hand_over(
 def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256) -> Memory:
     """Decode the state that a model carries into one round into variables of an algorithm.
 
+    The decoder is fitted on new episodes of the task's sampler. In ``interp.tasks.using`` it is
+    fitted on recorded episodes, those of the first half of the participants (``task.for_half(0)``).
+    A rollout of the second half, ``task.for_half(1)``, was then not seen by the decoder.
+
     Args:
         run: a rollout of the model.
         round: index of the round that reads the state, at least 1; negative numbers count from the
             end.
         via: algorithm whose variables are decoded.
-        n_known: number of sampled episodes on which the decoder is fitted.
+        n_known: number of episodes on which the decoder is fitted.
 
     Returns:
         The decoded variables, and the keys of those that could not be decoded (an R2 below 0.5 on
@@ -194,7 +198,14 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     base = run_of(run.model, run, "reading a memory")
     task = catalog.of(run.model)
     sizes = task.sizes_of(run.episodes)
-    known = task.sample_for(run.model, n_known, round + 1, seed=_FITTING_SEED, sizes=sizes)
+    half = task.for_half(0)  # the task itself if episodes are generated
+    known = half.sample_for(run.model, n_known, round + 1, seed=_FITTING_SEED, sizes=sizes)
+    n_rounds = known.n_rounds
+    require(
+        round < n_rounds,
+        f"the decoder of round {round} is fitted on recorded episodes, which have {n_rounds} rounds; give an earlier "
+        "round, or read the memory outside interp.tasks.using",
+    )
     values = via.run(known)  # key -> [episode, round, ...]
     decoder, not_read, constant = _fit_decoder(run.model, known, via, values, round)
     return Memory(

@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import interp
-from interp.interventions.hand_over import hand_over, state_difference
-from interp.tasks import experts
+from interp.interventions.hand_over import hand_over, read_memory, state_difference
+from interp.tasks import experts, using
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from tests.refusals import refuses
 
@@ -144,6 +144,25 @@ def test_a_table_of_values_is_handed_over():
     episodes = interp.tasks.get("qlearning").sample_for(machine, 16, 12, seed=1)
     result = hand_over(interp.rollout(machine, episodes), 6, to=machine)
     assert_allclose(result.handed_over, result.saw_everything, atol=1e-6)
+
+
+def test_recorded_participants_of_the_second_half_are_not_in_the_decoder(run, handwired):
+    """Forty people: the decoder of their memories is fitted on twenty, and the other twenty are read."""
+    people = experts.sample(40, 12, 3, seed=5)
+    algorithm = weighted_majority()
+    with using(people) as task:
+        others = interp.rollout(handwired, task.for_half(1).sample(20, 12))
+        memory = read_memory(others, 6, algorithm, n_known=20)
+        refuses(
+            "the decoder of round 15 is fitted on recorded episodes, which have 12 rounds",
+            read_memory,
+            interp.rollout(handwired, experts.sample(4, 16, 3, seed=6)),
+            15,
+            algorithm,
+        )
+    known = set(memory.known.numbers.tolist())
+    assert len(known) == 20
+    assert known.isdisjoint(others.episodes.numbers.tolist())
 
 
 def test_states_differ_by_what_the_algorithm_counted_differently(run, handwired):
