@@ -13,6 +13,7 @@ If rounds offer different options, K is the number of options that the round off
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -247,10 +248,7 @@ class ChoiceLikelihood:
             temperature: the temperature, which stays fixed.
         """
         chances = self.chances(temperature)
-
-        def slope(lapse: float) -> float:
-            return self._likelihood_slope(chances, lapse)
-
+        slope = partial(self._likelihood_slope, chances)
         lowest = _LAPSE_STEP / 2
         highest = 1 - lowest
         if slope(lowest) <= 0:
@@ -264,9 +262,9 @@ class ChoiceLikelihood:
         """Return the lapse rate (share of uniform guesses) at temperature 0 that is expected to give as
         many choices against the likeliest outcome as there are.
         """
-        share_against = 1 - float(self._chances_at_zero.mean())
-        share_of_guesses = 1 - float(self._guess_of_choice.mean())  # if all choices are guesses
-        return min(share_against / share_of_guesses, 1 - _LAPSE_STEP / 2)
+        share_against = (1 - self._chances_at_zero).sum()
+        share_of_guesses = (1 - self._guess_of_choice).sum()  # if all choices are guesses
+        return min(float(share_against / share_of_guesses), 1 - _LAPSE_STEP / 2)
 
     def would_lapse(self, temperature: float) -> bool:
         """Return True if the loss of the choices is lower with a small lapse rate (share of uniform
@@ -384,8 +382,9 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bo
     if best.temperature < 1.01 * lowest_temperature:
         return True  # temperature 0 may fit better, but only with a lapse rate
     lapse = likelihood.lapse_at_zero()
-    starts = [(lapse, 0.0), (lapse / 2, best.temperature / 2)]
-    return any(likelihood.nats(*start) < best.nats for start in starts)
+    at_zero = likelihood.nats(lapse, 0.0)
+    at_half = likelihood.nats(lapse / 2, best.temperature / 2)
+    return min(at_zero, at_half) < best.nats
 
 
 def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:

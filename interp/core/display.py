@@ -35,7 +35,6 @@ _TRANSFORMER_KINDS = {
     "z": Component("z", "z", "pos head", "attention heads"),
     "embed": Component("embed", "embed", "pos", "token embeddings"),
     "resid_pre": Component("resid_pre", "{layer}", "pos", "residual stream"),
-    "attn_out": Component("attn_out", "{layer}", "pos", "attention output"),
     "resid_mid": Component("resid_mid", "{layer}", "pos", "MLP"),
     "mlp_out": Component("mlp_out", "{layer}", "pos", "MLP"),
     "resid_post": Component("resid_post", "{layer}", "pos", "layers"),

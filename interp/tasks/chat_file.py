@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -57,10 +58,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str])
         f"{table.file} holds chats: name the key of the {role} with {role}= (--{role}), after which a round "
         "ends, and the keys of the rest",
     )
-
-    def find_role(key: str) -> str | None:
-        return _find_role(key, named, roles)
-
+    find_role = partial(_find_role, named=named, roles=roles)
     is_chat_a_round = not end_keys.isdisjoint(table.names)
     rows: list[dict[str, Any]] = []
     without_round = []
@@ -78,7 +76,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str])
         conversation = other_columns.get("epoch", "1") if is_chat_a_round else str(line)
         for row in rounds:
             rows.append({"conversation": conversation, **other_columns, **row})
-        if not is_chat_a_round:
+        if place:
             unused_answers += unused
         if not rounds:
             without_round.append(str(other_columns.get("id", f"line {line}")))
@@ -132,14 +130,14 @@ def _read_rounds(
     Args:
         messages: the messages, in OpenAI's format.
         end_keys: keys of the outcome or reward. A message that has one of them ends the round. Its
-            other keys belong to the next round, except those of the choice, action or next state.
+            other fields are those of the next round, and of the ended round if it lacks them. The
+            choice, the action and the next state are always those of the ended round.
         find_role: function that returns the role of a key, or None if it has none.
         note_key: key of the note that the player writes after a round; None if there are no notes.
-        place: place of the chat, for the error about a round that begins before the outcome of the
-            last one, with which it would be merged. After an answer that is a JSON object, a round
-            begins if a message has a key of the open round again. After another answer the
-            question may be repeated, so that a round begins if a key has another value. "" if the
-            whole chat is one round, in which a player may answer several times.
+        place: where the chat is, such as "line 3 of FILE", for an error message. The error is that a
+            second round begins before the first has an outcome: after an answer that is a JSON
+            object, a message repeats a key; after another answer, it has a key with another value.
+            "" if the whole chat is one round: then keys may be repeated.
 
     Returns:
         One mapping {key: value} per round; and the places of answers in no round, which are those
@@ -161,8 +159,8 @@ def _read_rounds(
         message_place = f"message {number} in {place}"
         written_note = fields.pop(note_key, None) if note_key else None
         is_end = not end_keys.isdisjoint(fields)
-        repeated_keys = open_round.keys() & fields.keys()
-        changed_keys = [key for key in repeated_keys if open_round[key] != fields[key]]
+        repeated_keys = {key for key in fields if key in open_round}
+        changed_keys = {key for key in repeated_keys if open_round[key] != fields[key]}
         if place and answer and not is_end:
             begins_round = repeated_keys if has_answer else changed_keys
             require(
@@ -180,20 +178,19 @@ def _read_rounds(
         # An outcome before any field or answer, such as an example in the instructions, ends no
         # round.
         if is_end and (open_round or answer):
-            unclear_changes = sorted(unclear_keys.intersection(changed_keys))
+            unclear_changes = sorted(unclear_keys & changed_keys)
             require(
                 not unclear_changes,
                 f"{message_place} has {unclear_changes} beside the outcome, as the last message with an outcome, and "
                 "no message between them has it: is it of the round that ends or of the next one? Write it in a "
                 "message before each answer",
             )
-            added_keys = fields.keys() - open_round.keys()
+            added_keys = [key for key in fields if key not in open_round]
             unclear_keys |= {key for key in added_keys if find_role(key) in _ROLES_OF_QUESTION}
             # If a key has two values, the earlier one counts: the later may be the next round's.
             rounds.append({**fields, **open_round})
             open_round = {}
             answer = ""
-            has_answer = False
         # What else the message says belongs to the next round.
         for key, value in fields.items():
             if is_end and find_role(key) in _ROLES_OF_ENDED_ROUND:

@@ -98,8 +98,9 @@ class ExpertEpisodes(BaseEpisodes):
             len(numbers) == n_episodes,
             f"numbers must be one for each of {n_episodes} episodes, got {len(numbers)}",
         )
-        arrays = {"advice": advice, "labels": labels, "accuracies": accuracies, "numbers": numbers}
-        set_frozen_fields(self, **arrays)
+        set_frozen_fields(
+            self, advice=advice, labels=labels, accuracies=accuracies, numbers=numbers
+        )
         super().__post_init__()
 
     @property
