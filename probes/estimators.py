@@ -7,7 +7,8 @@ inside the fold. An estimator that searches over settings must split by episode 
 :data:`LOGISTIC` is logistic regression with nested cross-validation, equal to
 ``Pipeline(StandardScaler, LogisticRegression)`` in ``GridSearchCV`` with ``GroupKFold`` (a test
 compares them). It fits each pair of left-out folds only once, and two classes by Newton's method,
-which takes about half of scikit-learn's time.
+which takes less than half of scikit-learn's time. Gradients are computed in float64, so that the
+optimum is exact. Hessians only direct the steps, so that float32 is enough for them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from probes.values import TargetValues, as_array, name_indicators
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
-    from sklearn.preprocessing import StandardScaler
 
 
 def _is_classifier(estimator: Any) -> bool:
@@ -229,18 +229,23 @@ class _Split(NamedTuple):
     Attributes:
         left_out: the folds that are left out of training, one or two.
         train: boolean mask of the training rows, among all rows.
-        scaling: the fitted scaler.
+        mean: mean of each input in the training rows, ``[d]``.
+        scale: standard deviation of each input in the training rows, ``[d]``; 1 for an input that
+            is constant there.
         basis: basis of the standardised training rows, ``[d, column]``, if there are fewer of them
             than features; otherwise None. Scaled rows are in this basis.
         scaled: scaled training rows, ``[row, column + 1]``.
+        rounded: the scaled training rows in float32.
         tested: scaled rows of each left-out fold, by fold.
     """
 
     left_out: tuple[int, ...]
     train: Bool[Array, " row"]
-    scaling: StandardScaler
+    mean: Float[Array, " d"]
+    scale: Float[Array, " d"]
     basis: Float[Array, "d column"] | None
     scaled: Float[Array, "row column"]
+    rounded: Float[Array, "row column"]
     tested: dict[int, Float[Array, "row column"]]
 
     @classmethod
@@ -254,11 +259,13 @@ class _Split(NamedTuple):
             fold_of_row: fold of each row.
             *left_out: folds that are left out of training.
         """
-        from sklearn.preprocessing import StandardScaler
-
         train = ~np.isin(fold_of_row, left_out)
-        scaling = StandardScaler().fit(rows[train])
-        scaled = (rows - scaling.mean_) / scaling.scale_
+        mean = rows[train].mean(0)
+        deviation = rows[train].std(0)
+        # A deviation that rounding of the mean can cause is that of a constant.
+        rounding_error = train.sum() * np.finfo(np.float64).eps * np.abs(mean)
+        scale = np.where(deviation > rounding_error, deviation, 1.0)
+        scaled = (rows - mean) / scale
         # With more features than rows, the penalised weights lie in the span of the training rows.
         # In a basis of this span, there are fewer weights to fit.
         basis = None
@@ -267,7 +274,16 @@ class _Split(NamedTuple):
             scaled = scaled @ basis
         scaled = np.column_stack([scaled, np.ones(len(rows))])
         tested = {fold: scaled[fold_of_row == fold] for fold in left_out}
-        return cls(left_out, train, scaling, basis, scaled[train], tested)
+        return cls(
+            left_out=left_out,
+            train=train,
+            mean=mean,
+            scale=scale,
+            basis=basis,
+            scaled=scaled[train],
+            rounded=scaled[train].astype(np.float32),
+            tested=tested,
+        )
 
 
 class _Regression(NamedTuple):
@@ -326,12 +342,12 @@ class _LogisticFit:
         scaled_weights = fitted[:-1]  # [d, class]; the last row are the intercepts
         if split.basis is not None:
             scaled_weights = split.basis @ scaled_weights
-        raw_weights = scaled_weights / split.scaling.scale_[:, None]
+        raw_weights = scaled_weights / split.scale[:, None]
         n_classes = self.probabilities.shape[1]
         weights = np.zeros((len(self.varying), n_classes))
         weights[np.ix_(self.varying, classes)] = raw_weights
         intercept = np.zeros(n_classes)
-        intercept[classes] = fitted[-1] - split.scaling.mean_ @ raw_weights
+        intercept[classes] = fitted[-1] - split.mean @ raw_weights
         penalties = (*self.chosen, penalty)
         first_column = 1 if n_classes == 2 else 0  # of two classes, class 0 has weights of 0
         return weights[:, first_column:], intercept[first_column:], penalties
@@ -380,9 +396,6 @@ class _LogisticFit:
             start: a regression of the same rows with another penalty, from which Newton's method
                 starts; L-BFGS always starts at 0.
         """
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression
-
         rows = split.scaled  # [row, column]; the last column is 1, for the intercept
         labels = self.labels[split.train]
         classes = np.unique(labels)
@@ -392,21 +405,16 @@ class _LogisticFit:
         fitted = None
         # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
         if len(classes) == 2 and rows.shape[1] <= _MAX_NEWTON_FEATURES:
-            fitted = _fit_by_newton(rows, labels == classes[1], penalty, weights[:, 1])
+            fitted = _fit_by_newton(split, labels == classes[1], penalty, weights[:, 1])
         if fitted is None:  # too much to fit by Newton's method, or it did not converge
-            regression = LogisticRegression(C=penalty, max_iter=1000)
-            with warnings.catch_warnings():
-                # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                regression.fit(rows[:, :-1], labels)  # without the 1s: it has its own intercept
-            fitted = np.column_stack([regression.coef_, regression.intercept_])
+            fitted = _fit_by_lbfgs(rows, labels, penalty)
         if len(classes) == 2:  # one row was fitted, of class 1; the logit of class 0 is always 0
             fitted = np.vstack([np.zeros_like(fitted), fitted])
         return _Regression(classes, fitted.T)
 
 
 def _fit_by_newton(
-    rows: Float[Array, "row column"],
+    split: _Split,
     labels: Bool[Array, " row"],
     penalty: float,
     start: Float[Array, " column"],
@@ -417,29 +425,58 @@ def _fit_by_newton(
     smaller, since near the optimum each step squares the error.
 
     Args:
-        rows: scaled inputs; the last column is 1.
-        labels: True for rows of the second class.
+        split: the split with the training rows.
+        labels: True for training rows of the second class.
         penalty: the inverse penalty C.
         start: the weights to start from.
 
     Returns:
         The weights of the inputs, then the intercept; None if the method does not converge.
     """
+    rows = split.scaled
     shrinkage = np.full(len(start), 1 / penalty)
     shrinkage[-1] = _SHRINKAGE_OF_INTERCEPT
     weights = start
+    log_odds = rows @ weights
     for _ in range(_MAX_NEWTON_STEPS):
-        probabilities = special.expit(rows @ weights)
+        probabilities = special.expit(log_odds)
         gradient = rows.T @ (probabilities - labels) + shrinkage * weights
         # The Hessian of the loss is X' diag(p (1 - p)) X.
         deviation = np.sqrt(probabilities * (1 - probabilities))
-        scaled = rows * deviation[:, None]
-        hessian = scaled.T @ scaled + np.diag(shrinkage)
+        weighted = split.rounded * deviation[:, None].astype(np.float32)
+        hessian = weighted.T @ weighted + np.diag(shrinkage)
         step = np.linalg.solve(hessian, gradient)
+        change = rows @ step
         weights = weights - step
-        if np.abs(rows @ step).max() < _NEWTON_TOLERANCE:
+        log_odds = log_odds - change
+        if np.abs(change).max() < _NEWTON_TOLERANCE:
             return weights
     return None
+
+
+def _fit_by_lbfgs(
+    rows: Float[Array, "row column"], labels: Int[Array, " row"], penalty: float
+) -> Float[Array, "m column"]:
+    """Fit a logistic regression by scikit-learn.
+
+    Args:
+        rows: scaled inputs; the last column is 1.
+        labels: class of each row.
+        penalty: the inverse penalty C.
+
+    Returns:
+        The weights of the inputs, then the intercept: one row per class, or one of the second class
+        if there are two.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    regression = LogisticRegression(C=penalty, max_iter=1000)
+    with warnings.catch_warnings():
+        # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        regression.fit(rows[:, :-1], labels)  # without the 1s: it has its own intercept
+    return np.column_stack([regression.coef_, regression.intercept_])
 
 
 def cross_validate(
