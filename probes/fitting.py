@@ -60,7 +60,7 @@ from probes.values import (
 KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name."""
 
-_N_UNTRAINED = 2  # untrained copies, of which the best counts (why: docs/method/probes.md)
+N_UNTRAINED = 2  # untrained copies, of which the best counts (why: docs/method/probes.md)
 
 _FURTHER_EPISODES_STREAM = 3  # number of the random stream that draws further episodes
 
@@ -79,7 +79,7 @@ def fit(
     groups: Any = None,
     *,
     untrained: Any = None,
-    n_untrained: int = _N_UNTRAINED,
+    n_untrained: int = N_UNTRAINED,
     episodes: Episodes | None = None,
     inputs: Any = None,
     sites: str | Sequence[str] = "latents",
@@ -249,7 +249,7 @@ def probe(
     sites: str | Sequence[str] = "latents",
     method: str | Any | None = None,
     seed: int = 0,
-    n_untrained: int = _N_UNTRAINED,
+    n_untrained: int = N_UNTRAINED,
     run: Rollout | None = None,
 ) -> list[ProbeResult]:
     """Run a machine on ``episodes`` and fit a probe for each target and site, as :func:`fit` does.

@@ -106,11 +106,19 @@ def _probe(
     )
     folder = folder_to_write(out / options.name_folder(model))
     import probes
+    from probes.fitting import N_UNTRAINED
 
     if not sweep:
         names = targets or task.analysis.probed or None
         with show_spinner("fitting probes"):
-            results = probes.probe(loaded, played_episodes, names, sites=site, seed=seed)
+            results = probes.probe(
+                loaded,
+                played_episodes,
+                names,
+                sites=site,
+                seed=seed,
+                n_untrained=1 if quick else N_UNTRAINED,
+            )
         _write_results(say, results, folder)
         return
     cells_folder = folder / "cells"

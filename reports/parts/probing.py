@@ -24,6 +24,7 @@ from interp.support.errors import require
 from probes import ProbeResult
 from probes.activations import places
 from probes.activations import read as read_activations
+from probes.fitting import N_UNTRAINED
 from probes.targets import compute as compute_targets
 from probes.targets import parse as parse_target
 from reports.blocks import Figure, Measures, Prose, Table, format_number
@@ -74,6 +75,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
             run=context.run,
             sites=_find_widest_site(context),
             seed=context.seed,
+            n_untrained=1 if context.quick else N_UNTRAINED,
         )
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
@@ -145,8 +147,8 @@ ROUGH = 0.98
 """
 _POOR_BELOW = 0.5
 """R2 below which a decoded state is said to agree poorly with the algorithm's."""
-_N_REFIT_EPISODES = 256
-"""Number of episodes for this decoding."""
+_N_REFIT_EPISODES, _N_QUICK_REFIT_EPISODES = 256, 64
+"""Number of episodes for this decoding, in a full and in a quick report."""
 
 
 @dataclass(frozen=True)
@@ -319,15 +321,16 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
 
 
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
-    """Decode a probe's target by a least-squares fit on 256 other episodes, which is better than
-    the probe's own fit.
+    """Decode a probe's target by a least-squares fit on more and other episodes, which is better
+    than the probe's own fit.
 
     Returns:
         The decoded values in the report's episodes, ``[episode, round, output]``.
     """
     model = context.model
     # The seeds before this one are those of the report's episodes and of their sources.
-    other_episodes = context.sample(_N_REFIT_EPISODES, context.n_rounds, context.seed + 2)
+    n_episodes = _N_QUICK_REFIT_EPISODES if context.quick else _N_REFIT_EPISODES
+    other_episodes = context.sample(n_episodes, context.n_rounds, context.seed + 2)
     (target,) = compute_targets([result.target.key], other_episodes, model)
     (place,) = places(model, other_episodes, [result.site or "latents"])
     # Activations [episode, round, ...] of the other episodes, and of the report's.

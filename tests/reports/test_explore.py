@@ -470,6 +470,9 @@ def test_edits_at_their_bounds() -> None:
     error = ((truth - read) ** 2).sum()
     total = ((truth - truth.mean((0, 1))) ** 2).sum()
     assert score_decoder(truth, read) == pytest.approx(1 - error / total)
+    constant = np.full((2, 4, 2), 3.0)
+    assert score_decoder(constant, constant) == 1
+    assert score_decoder(constant, constant + 1) == 0
     written = Written(Site("latent"), {4: torch.arange(6)}, is_added=True)
     new = written.edit_activation(torch.ones(2, 2, 3), 4)
     assert new.tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2

@@ -11,14 +11,19 @@ from reports.parts import probing
 N_ROUNDS = 20
 
 
-@pytest.fixture(scope="module")
-def context() -> Context:
+def make_context(*, quick: bool) -> Context:
     """A GRU whose centred log-weights a linear map reads with an R2 of .97."""
     parts = (
         probing.part(targets=["log_weights_centred"]),
         probing.state(probed="log_weights_centred"),
     )
-    return Context(interp.load("wma-gru"), "wma-gru", 16, N_ROUNDS, seed=0, parts=parts)
+    model = interp.load("wma-gru")
+    return Context(model, "wma-gru", 16, N_ROUNDS, seed=0, parts=parts, quick=quick)
+
+
+@pytest.fixture(scope="module")
+def context() -> Context:
+    return make_context(quick=False)
 
 
 def centred_hits(episodes: experts.ExpertEpisodes) -> np.ndarray:
@@ -32,9 +37,13 @@ def add_constant(latents: np.ndarray) -> np.ndarray:
     return np.concatenate([latents, ones], axis=-1)
 
 
-def test_a_rough_state_is_decoded_by_least_squares_on_256_other_episodes(context: Context) -> None:
-    """By NumPy alone: fitted on 256 episodes, applied to the episode that is drawn."""
-    others = context.sample(256, N_ROUNDS, seed=2)
+@pytest.mark.parametrize(("quick", "n_others"), [(False, 256), (True, 64)])
+def test_a_rough_state_is_decoded_by_least_squares_on_other_episodes(
+    quick: bool, n_others: int
+) -> None:
+    """By NumPy alone: fitted on other episodes, applied to the episode that is drawn."""
+    context = make_context(quick=quick)
+    others = context.sample(n_others, N_ROUNDS, seed=2)
     latents_of_others = interp.rollout(context.model, others).latents[:, 1:, 0]
     fitted_on = add_constant(latents_of_others.double().numpy())
     targets = centred_hits(others)
@@ -46,6 +55,12 @@ def test_a_rough_state_is_decoded_by_least_squares_on_256_other_episodes(context
     assert trajectory.state == pytest.approx(read_from @ slopes, abs=1e-4)
     hits_shown = centred_hits(context.episodes)[context.drawn_episode]
     assert trajectory.reference == pytest.approx(hits_shown)
+
+
+@pytest.mark.parametrize(("quick", "n_copies"), [(False, 2), (True, 1)])
+def test_a_quick_report_probes_one_untrained_copy(quick: bool, n_copies: int) -> None:
+    (result,) = make_context(quick=quick).result("probes")
+    assert result.settings["n_untrained"] == n_copies
 
 
 def test_a_rough_state_is_called_rough_in_the_figure_and_in_the_sentence(context: Context) -> None:
