@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -245,18 +246,22 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     groups = group_positions(run.layout.labels)
     by_kind = groups.to_numpy()
     rounds = budget.at[::2]
-    slots = run.slots[:, rounds]
 
     def measure_outcomes(outputs: Outputs) -> list[Tensor]:
         """Return the prediction and the state of a run, as two tensors ``[episode, round, value]``."""
         prediction, carried = outputs.predictions[0, :, :, 0], outputs.carried[0, :, :, 0]
+        slots = run.slots[:, rounds].repeat(len(prediction) // run.n_episodes, 1)
         return [o.values(model, run.layout, prediction, carried, slots) for o in outcomes]
 
     watched = [Site(key, i) for key in ("resid_pre", "pattern", "v", "z") for i in layers]
     unedited = Experiment(model, run, {"": []}, rounds, commit="target", watched=watched)
     (plain,) = batches(unedited)  # a single one, of the run without edits
     plain_outcomes = measure_outcomes(plain)
-    areas = [*by_kind.T.astype(bool), slice(None)]  # the positions of each kind, and then all
+    # Positions at which a head is ablated: those of each kind, and then all, [area, pos].
+    areas = np.concatenate([by_kind.T.astype(bool), np.ones((1, len(by_kind)), bool)])
+    n_areas, n_episodes = areas.shape[0], run.n_episodes
+    # All ablations of a head run together: every episode once for each area.
+    repeated_run = run.select(np.tile(np.arange(n_episodes), n_areas))
     heads, read_by_layer, lost, changed, varied = [], [], [], [], []
     for layer in layers:
         z = plain.activations[Site("z", layer)]  # [episode, round, pos, head, d_head]
@@ -264,27 +269,36 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
         varied.append(_measure_write_norm(z - means, model, layer) @ by_kind)
         read_by_layer.append(_measure_reading(plain, model, layer, by_kind))
         later_sites = {later: Site("z", later) for later in layers[layer + 1 :]}
+        resid_pre = Site("resid_pre", layer)
+        known = {resid_pre: _repeat(plain.activations[resid_pre], n_areas)}
         for head in range(model.config.n_heads):
             heads.append(_name_head(model.config, layer, head))
-            edits = {}  # one ablation for each kind of position, and one everywhere
-            for i, area in enumerate(areas):
-                ablated = z[:, :, :, head].clone()  # [episode, round, pos, d_head]
-                ablated[:, :, area] = means[area, head]
-                edits[str(i)] = [Edit(Place(Site("z", layer, head)), ablated)]
+            ablated = []  # by area: [episode, round, pos, d_head]
+            for area in areas:
+                z_of_area = z[:, :, :, head].clone()
+                z_of_area[:, :, area] = means[area, head]
+                ablated.append(z_of_area)
             ablation = replace(
-                unedited, edits=edits, watched=list(later_sites.values()), known=plain.activations
+                unedited,
+                run=repeated_run,
+                edits={"": [Edit(Place(Site("z", layer, head)), torch.cat(ablated))]},
+                watched=list(later_sites.values()),
+                known=known,
             )
-            *kind_outputs, everywhere = batches(ablation)
-            lost_by_kind = []
-            for outputs in kind_outputs:
-                pairs = zip(measure_outcomes(outputs), plain_outcomes, strict=True)
-                by_outcome = [_sum_squares(without - intact) for without, intact in pairs]
-                lost_by_kind.append(np.stack(by_outcome, 1))  # [episode, 2]
-            lost.append(np.stack(lost_by_kind, 1))  # [episode, kind, 2]
+            (outputs,) = batches(ablation)
+            lost_by_outcome = []
+            for without, intact in zip(measure_outcomes(outputs), plain_outcomes, strict=True):
+                change = without - _repeat(intact, n_areas)
+                by_area = _sum_squares(change).reshape(n_areas, n_episodes)
+                lost_by_outcome.append(by_area[:-1])  # without the area of all positions
+            lost.append(np.stack(lost_by_outcome, -1).swapaxes(0, 1))  # [episode, kind, 2]
             # Heads of this layer and of earlier ones do not change.
             changes = [np.zeros_like(earlier) for earlier in varied]
             for later, site in later_sites.items():
-                change = everywhere.activations[site] - plain.activations[site]
+                everywhere = outputs.activations[site][
+                    -n_episodes:
+                ]  # the last area is all positions
+                change = everywhere - plain.activations[site]
                 changes.append(_measure_write_norm(change, model, later) @ by_kind)
             changed.append(np.concatenate(changes, 1))
     return HeadTable(
@@ -296,6 +310,11 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
         changed=np.stack(changed, 1),
         varied=np.concatenate(varied, 1),
     )
+
+
+def _repeat(values: Tensor, times: int) -> Tensor:
+    """Repeat the episodes of an array ``[episode, ...]``, as a whole: all of them, then all again."""
+    return torch.cat([values] * times)
 
 
 def _measure_reading(
@@ -504,11 +523,13 @@ def compare_circuits(compared: Compared) -> CircuitPart:
     participants, seed = participants_of(subject.samples.test), compared.budget.seed
     matching, similarity = compare_tables(table, table_of_reference, participants, seed)
     untrained = []
+    equal_weights = np.full(len(participants), 1 / len(participants))
+    shares_of_reference = table_of_reference.compute_shares(equal_weights)
     for table_of_copy in tables_of_untrained:
-        _, similarity_of_copy = compare_tables(
-            table_of_copy, table_of_reference, participants, seed
-        )
-        untrained.append(similarity_of_copy.estimate)
+        # The control is one number, so that no heads are matched in resamples.
+        shares_of_copy = table_of_copy.compute_shares(equal_weights)
+        matching_of_copy = match_heads(shares_of_copy, shares_of_reference)
+        untrained.append(float(matching_of_copy.similarity))
     matches = {i: table_of_reference.heads[j] for i, j in matching.pairs.items()}
     heads = describe_heads(subject.name, table, matches)
     heads += describe_heads(reference.name, table_of_reference, {})  # matches are listed once
