@@ -36,7 +36,7 @@ from interp.core.machine import Machine
 from interp.core.task import Task
 from interp.interventions.experiment import Edit, Experiment, run, run_on
 from interp.model.layout import EncodedRounds
-from interp.model.rollout import rollout
+from interp.model.rollout import rollout, run_round
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval, resample_weights
 from interp.support.checks import checked_fields, checked_result
@@ -205,33 +205,35 @@ def measure_responses(
 @cached_in_session
 def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
     """Return the :func:`measure_responses` of a machine, ``[edit, round, outcome]``. To save time, a run
-    with an edit starts at the edited round, from the state of the run without edits.
+    with an edit starts at the edited round, from the state of the run without edits, and all edits
+    run together.
     """
     base = rollout(model.eval(), edits.episodes)
-    changes: list[Array] = []
-    last = base.n_rounds - 1
-    # No edit is in the last round (Edits.of). Parts are ordered by round, so that joining the changes
-    # round by round keeps the order of the edits.
-    for t in range(last):
-        parts = [part for part in edits.parts if part.round == t]
-        encoded = [base.layout.encode(part.episodes.select(part.rows)) for part in parts]
-        changed_inputs = EncodedRounds.join([model.prepare(rounds) for rounds in encoded])
-        rows = np.concatenate([part.rows for part in parts])
-        experiment = Experiment(
-            model,
-            base.select(rows),
-            # An edit without a place replaces the inputs.
-            edits={"input": [Edit(place=None, value=changed_inputs)]},
-            rounds=[t],
-            horizon=last - t,
-            reads="each",  # the prediction of every round from t on
-            update=False,  # nothing after the last prediction is read
-        )
-        # Of the only edit: [row, round from t on, outcome].
-        effects = run(experiment).effects[0].numpy(force=True)
-        rounds_before = (t, 0)  # zeros for the t rounds before the edit
-        changes.append(np.pad(effects, ((0, 0), rounds_before, (0, 0))))
-    return np.concatenate(changes)
+    layout = base.layout
+    clean = layout.distribution(base.predictions).double()  # [episode, round, outcome]
+    changes = clean.new_zeros(len(edits.round), *clean.shape[1:])
+    with torch.no_grad():
+        stepper = model.stepper()
+    # Edits are ordered by round (Edits.of), so that the first ones are those that run already.
+    n_running, carried = 0, base.latents[:0, 0]
+    for t in range(base.n_rounds):
+        inputs = [base.fed.take_round(t).select(edits.episode[:n_running])]
+        for part in edits.parts:
+            if part.round == t:
+                encoded = layout.encode(part.episodes.select(part.rows))
+                inputs.append(model.prepare(encoded).take_round(t))
+        fed = EncodedRounds.join(inputs)
+        episode = edits.episode[: len(fed.tokens)]
+        carried = torch.cat([carried, base.latents[episode[n_running:], t]])
+        n_running = len(episode)
+        step = run_round(model, fed, carried, layout, base.commit, step=stepper)
+        carried = step.latents
+        changed = layout.distribution(step.prediction).double()
+        changes[:n_running, t] = changed - clean[episode, t]
+    if base.missing is not None:
+        # An edit of a missing round changes nothing; there is no response to compare.
+        changes[base.missing[edits.episode, edits.round]] = torch.nan
+    return changes.numpy(force=True)
 
 
 def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:
@@ -266,8 +268,7 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
         rows = np.flatnonzero(np.isin(t - edits.round, _LAGS[1:]))
         if not rows.size:
             continue
-        run_of_rows = base.select(edits.episode[rows])
-        clean = run_of_rows.latents[:, t : t + 1]
+        clean = base.latents[edits.episode[rows], t : t + 1]
         state_change = {key: change[rows, t : t + 1] for key, change in changes.items()}
         # The change of the latents from which this change of the state is decoded.
         step = writer.step(state_change, (len(rows), 1)).to(clean)
@@ -281,12 +282,13 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
             "noise": noise,
             "minus noise": -noise,
         }
-        latent_edits = {
-            name: [Edit.of("latent", clean + shift, model)] for name, shift in shifts.items()
-        }
+        # All shifts run together: every row once for each shift.
+        shifted = torch.cat([clean + shift for shift in shifts.values()])
+        run_of_rows = base.select(np.tile(edits.episode[rows], len(shifts)))
+        latent_edits = {"shifts": [Edit.of("latent", shifted, model)]}
         experiment = Experiment(model, run_of_rows, latent_edits, [t], update=False)
         # [shift, row, outcome], with the shifts in the order above.
-        effects = run(experiment).effects[:, :, 0].numpy(force=True)
+        effects = run(experiment).effects[0, :, 0].unflatten(0, (len(shifts), -1)).numpy(force=True)
         of_step, of_step_plus_noise, of_step_minus_noise, of_noise, of_minus_noise = effects
         by_noise = np.stack(
             [of_step_plus_noise - of_step, of_step_minus_noise - of_step, of_noise, of_minus_noise]

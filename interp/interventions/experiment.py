@@ -1001,14 +1001,21 @@ def _run_edited_rounds(
     chunk_size = rows.fed.choose_batch_size(CHUNK)
     steps: list[Step] = []
     activations_by_chunk: list[dict[Site, Tensor]] = []
+    # Whether only the prediction of the edited rounds is read, and nothing is hooked.
+    only_predicts = experiment.horizon == 0 and not (experiment.update or hooked or watched)
     for start in range(0, len(rows.latents), chunk_size):
         chunk = slice(start, start + chunk_size)
+        part = rows.part(chunk)
+        predicted = _predict_only(experiment.model, part) if only_predicts else None
+        if predicted is not None:
+            steps.append(Step(predicted, latents=part.latents, fed=part.fed))
+            continue
         before = None
         if known_resid is not None and can_start_late:
             before = first_layer, known_resid.flatten(0, 1)[chunk]
         step, activations = run_one_round(
             experiment.model,
-            rows.part(chunk),
+            part,
             base.layout,
             changes=_list_changes(experiment, hooked, rounds, chunk),
             watched=watched,
@@ -1256,21 +1263,32 @@ def _run_following_rounds(
     n_edits = shape[0]
     # The inputs of these rounds, repeated for every edit.
     fed = base.fed.rows(rounds).map_tensors(partial(tile, times=n_edits))
+    rows = Rows(latents, fed)
     with torch.no_grad():
-        # A transformer without hooks can compute the prediction alone; the state stays as it was.
-        # Transformers are the machines that can resume rounds; others have no `predict`.
-        is_transformer = can_resume_rounds(model)
-        if only_predicts and not later_edits and is_transformer and model.is_quiet():
-            predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
-            # NaN for missing rounds, as run_round does. The state is not needed.
-            prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)
-            return prediction.unflatten(0, shape), state
+        predicted = _predict_only(model, rows) if only_predicts and not later_edits else None
+        if predicted is not None:  # the state is not read, and stays as it was
+            return predicted.unflatten(0, shape), state
         if later_edits:
             changes = _list_later_changes(experiment, later_edits, rounds)
-            step, _ = run_one_round(model, Rows(latents, fed), base.layout, changes, commit=commit)
+            step, _ = run_one_round(model, rows, base.layout, changes, commit=commit)
         else:
             step = run_round(model, fed, latents, base.layout, commit, step=stepper)
     return step.prediction.unflatten(0, shape), step.latents.unflatten(0, shape)
+
+
+def _predict_only(model: Machine, rows: Rows) -> Tensor | None:
+    """Return the predictions of some rounds, ``[row, ...]``, without computing their updates of the
+    state. Only transformers without hooks can do so; for other models return None.
+    """
+    # Transformers are the machines that can resume rounds; others have no `predict`.
+    if not (can_resume_rounds(model) and model.is_quiet()):
+        return None
+    latents, fed = rows
+    with torch.no_grad():
+        predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
+    # NaN for missing rounds, as run_round does. The state is not needed.
+    prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)
+    return prediction
 
 
 def _list_later_changes(
