@@ -246,31 +246,31 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     groups = group_positions(run.layout.labels)
     by_kind = groups.to_numpy()
     rounds = budget.at[::2]
+    # Positions at which a head is ablated: those of each kind, and then all, [area, pos].
+    areas = np.concatenate([by_kind.T.astype(bool), np.ones((1, len(by_kind)), bool)])
+    n_areas, n_episodes = areas.shape[0], run.n_episodes
+    # All ablations of a head run together: every episode once for each area. The run without an
+    # ablation has the same rows, so that both meet the same noise if a hook draws some.
+    repeated_run = run.select(np.tile(np.arange(n_episodes), n_areas))
+    slots = repeated_run.slots[:, rounds]
 
     def measure_outcomes(outputs: Outputs) -> list[Tensor]:
         """Return the prediction and the state of a run, as two tensors ``[episode, round, value]``."""
         prediction, carried = outputs.predictions[0, :, :, 0], outputs.carried[0, :, :, 0]
-        slots = run.slots[:, rounds].repeat(len(prediction) // run.n_episodes, 1)
         return [o.values(model, run.layout, prediction, carried, slots) for o in outcomes]
 
     watched = [Site(key, i) for key in ("resid_pre", "pattern", "v", "z") for i in layers]
-    unedited = Experiment(model, run, {"": []}, rounds, commit="target", watched=watched)
+    unedited = Experiment(model, repeated_run, {"": []}, rounds, commit="target", watched=watched)
     (plain,) = batches(unedited)  # a single one, of the run without edits
     plain_outcomes = measure_outcomes(plain)
-    # Positions at which a head is ablated: those of each kind, and then all, [area, pos].
-    areas = np.concatenate([by_kind.T.astype(bool), np.ones((1, len(by_kind)), bool)])
-    n_areas, n_episodes = areas.shape[0], run.n_episodes
-    # All ablations of a head run together: every episode once for each area.
-    repeated_run = run.select(np.tile(np.arange(n_episodes), n_areas))
+    once = {site: values[:n_episodes] for site, values in plain.activations.items()}
     heads, read_by_layer, lost, changed, varied = [], [], [], [], []
     for layer in layers:
-        z = plain.activations[Site("z", layer)]  # [episode, round, pos, head, d_head]
+        z = once[Site("z", layer)]  # [episode, round, pos, head, d_head]
         means = z.mean((0, 1))
         varied.append(_measure_write_norm(z - means, model, layer) @ by_kind)
-        read_by_layer.append(_measure_reading(plain, model, layer, by_kind))
+        read_by_layer.append(_measure_reading(once, model, layer, by_kind))
         later_sites = {later: Site("z", later) for later in layers[layer + 1 :]}
-        resid_pre = Site("resid_pre", layer)
-        known = {resid_pre: _repeat(plain.activations[resid_pre], n_areas)}
         for head in range(model.config.n_heads):
             heads.append(_name_head(model.config, layer, head))
             ablated = []  # by area: [episode, round, pos, d_head]
@@ -280,25 +280,21 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
                 ablated.append(z_of_area)
             ablation = replace(
                 unedited,
-                run=repeated_run,
                 edits={"": [Edit(Place(Site("z", layer, head)), torch.cat(ablated))]},
                 watched=list(later_sites.values()),
-                known=known,
+                known=plain.activations,
             )
             (outputs,) = batches(ablation)
             lost_by_outcome = []
             for without, intact in zip(measure_outcomes(outputs), plain_outcomes, strict=True):
-                change = without - _repeat(intact, n_areas)
-                by_area = _sum_squares(change).reshape(n_areas, n_episodes)
+                by_area = _sum_squares(without - intact).reshape(n_areas, n_episodes)
                 lost_by_outcome.append(by_area[:-1])  # without the area of all positions
             lost.append(np.stack(lost_by_outcome, -1).swapaxes(0, 1))  # [episode, kind, 2]
             # Heads of this layer and of earlier ones do not change.
             changes = [np.zeros_like(earlier) for earlier in varied]
             for later, site in later_sites.items():
-                everywhere = outputs.activations[site][
-                    -n_episodes:
-                ]  # the last area is all positions
-                change = everywhere - plain.activations[site]
+                # The last area is all positions.
+                change = outputs.activations[site][-n_episodes:] - once[site]
                 changes.append(_measure_write_norm(change, model, later) @ by_kind)
             changed.append(np.concatenate(changes, 1))
     return HeadTable(
@@ -312,13 +308,8 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     )
 
 
-def _repeat(values: Tensor, times: int) -> Tensor:
-    """Repeat the episodes of an array ``[episode, ...]``, as a whole: all of them, then all again."""
-    return torch.cat([values] * times)
-
-
 def _measure_reading(
-    plain: Outputs,
+    activations: Mapping[Site, Tensor],
     model: HookedLatentTransformer,
     layer: int,
     by_kind: Float[np.ndarray, "pos kind"],
@@ -330,7 +321,7 @@ def _measure_reading(
     episodes and rounds is subtracted.
 
     Args:
-        plain: a run that stored attention patterns and values.
+        activations: attention patterns and values of every layer.
         model: the model.
         layer: the heads' layer.
         by_kind: matrix of 0 and 1, ``[pos, kind]``: 1 where a position is of a kind.
@@ -339,8 +330,8 @@ def _measure_reading(
         Sums of squares ``[episode, head, kind, pos]``.
     """
     # The hook's axes are [episode, round, head, query, key]; here the query comes before the head.
-    patterns = plain.activations[Site("pattern", layer)].transpose(2, 3)
-    values = plain.activations[Site("v", layer)]  # [episode, round, key, head, d_head]
+    patterns = activations[Site("pattern", layer)].transpose(2, 3)
+    values = activations[Site("v", layer)]  # [episode, round, key, head, d_head]
     by_query = []
     for attention in patterns.unbind(2):  # of one query, [episode, round, head, key]
         # What each head moves from each key to this query, [episode, round, key, head, d_head].

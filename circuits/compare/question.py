@@ -130,7 +130,7 @@ class Budget:
             battery=12,
             scored=48,
             edits=240,
-            untrained=2,
+            untrained=1,
             seed=seed,
         )
 

@@ -9,8 +9,9 @@ says how two responses are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from circuits.compare.question import (
     pool_values,
 )
 from interp import tasks
-from interp.choices.fitting import Array, Predict, distributions, predictor
+from interp.choices.fitting import Array, Predict, distributions, predictor, run_batches
 from interp.core.algorithm import Algorithm, Episodes, participants_of
 from interp.core.machine import Machine
 from interp.core.task import Task
@@ -55,7 +56,7 @@ Late and fading responses show, and each band has enough changes.
 _CELL_LEVEL = 0.95
 """Level of the intervals that compare responses with the effects of changes of the state."""
 _MORE_INPUTS = 4
-"""Factor by which changed inputs are increased if the interval of a cell spans its threshold.
+"""Factor by which the changed inputs of a cell are increased if its interval spans its threshold.
 
 Four times as many make the interval half as wide.
 """
@@ -148,6 +149,11 @@ class Edits:
         """Index of the episode that each edit changes, ``[edit]``."""
         return np.concatenate([part.rows for part in self.parts])
 
+    @cached_property
+    def edited_batches(self) -> list[Any]:
+        """For each part, its edited episodes, one for each of its edits."""
+        return [part.episodes.select(part.rows) for part in self.parts]
+
     def _repeat(self, by_part: list[int]) -> Int[np.ndarray, " edit"]:
         return np.repeat(by_part, [len(part.rows) for part in self.parts])
 
@@ -190,16 +196,14 @@ def measure_responses(
         return _measure_machine_responses(edits, subject)
     predict = predictor(subject)
     clean = predict(edits.episodes)
-    changes = []
-    for part in edits.parts:
-        # An algorithm predicts each episode by itself, so that the edited ones are enough. Another
-        # function may depend on the order or number of episodes.
-        if isinstance(subject, Algorithm):
-            changed = predict(part.episodes.select(part.rows))
-        else:
-            changed = predict(part.episodes)[part.rows]
-        changes.append(changed - clean[part.rows])
-    return np.concatenate(changes)
+    # An algorithm predicts each episode by itself, so that the edited ones are enough. Another
+    # function may depend on the order or number of episodes.
+    if isinstance(subject, Algorithm):
+        values = run_batches(subject, edits.edited_batches)
+        changed = np.asarray(subject.distribution(values), np.float64)
+    else:
+        changed = np.concatenate([predict(part.episodes)[part.rows] for part in edits.parts])
+    return changed - clean[edits.episode]
 
 
 @cached_in_session
@@ -218,10 +222,9 @@ def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
     n_running, carried = 0, base.latents[:0, 0]
     for t in range(base.n_rounds):
         inputs = [base.fed.take_round(t).select(edits.episode[:n_running])]
-        for part in edits.parts:
+        for part, batch in zip(edits.parts, edits.edited_batches, strict=True):
             if part.round == t:
-                encoded = layout.encode(part.episodes.select(part.rows))
-                inputs.append(model.prepare(encoded).take_round(t))
+                inputs.append(model.prepare(layout.encode(batch)).take_round(t))
         fed = EncodedRounds.join(inputs)
         episode = edits.episode[: len(fed.tokens)]
         carried = torch.cat([carried, base.latents[episode[n_running:], t]])
@@ -256,11 +259,11 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     writer = subject.writer(algorithm)  # decodes the state from latents, and changes it in them
     values = algorithm.run(edits.episodes)
-    runs_with_edits = [algorithm.run(part.episodes.select(part.rows)) for part in edits.parts]
+    values_with_edits = run_batches(algorithm, edits.edited_batches)
     changes = {}  # of the algorithm's state, [edit, round, ...] by state variable
     for key in writer.shapes:
-        changed = np.concatenate([values_with_edits[key] for values_with_edits in runs_with_edits])
-        changes[key] = np.asarray(changed - values[key][edits.episode], np.float64)
+        change = values_with_edits[key] - values[key][edits.episode]
+        changes[key] = np.asarray(change, np.float64)
     shape = distributions(base.layout, base.predictions).shape[1:]
     result = np.full((len(edits.round), *shape), np.nan)
     generator = torch.Generator().manual_seed(0)
@@ -413,7 +416,32 @@ def compare_responses(
             reference_size=float(np.sqrt(their_squares.sum() / n_compared)),
         )
         compared.append(cell)
-    return tuple(sorted(compared, key=lambda cell: cell.alike.low))
+    return _sort_cells(compared)
+
+
+def _sort_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Return cells in the order of the lower bound of their similarity, the least similar first."""
+    return tuple(sorted(cells, key=lambda cell: cell.alike.low))
+
+
+def _select_edits_in_cells(edits: Edits, wanted: Collection[str]) -> Edits:
+    """Return those edits whose responses are in some cells, such as all changes of one input.
+
+    Args:
+        edits: the edits.
+        wanted: the cells, in words (:attr:`Cell.where`).
+    """
+    rounds = np.arange(edits.episodes.n_rounds)
+    lag = rounds - edits.round[:, None]  # [edit, round]
+    is_wanted = np.zeros(len(lag), bool)  # [edit]
+    for what, when, mask in _list_cells(edits, lag):
+        if f"{what}, {when}" in wanted:
+            is_wanted |= mask.any(1)
+    # All edits of a part change the same input in the same round, and are in the same cells.
+    n_edits = [len(part.rows) for part in edits.parts]
+    firsts = np.cumsum(n_edits) - n_edits
+    pairs = zip(edits.parts, is_wanted[firsts].tolist(), strict=True)
+    return replace(edits, parts=tuple(part for part, is_kept in pairs if is_kept))
 
 
 def _list_cells(
@@ -503,20 +531,30 @@ def _compute_response_part(compared: Compared) -> ResponsePart:
     state.
 
     The state is decoded from the latents and changed as the changed input changes the algorithm's
-    state. More edits are used if the interval of a similarity spans its threshold.
+    state. A cell whose similarity has an interval that spans the threshold is measured again with
+    more edits.
     """
     algorithm, subject = compared.expected, compared.model
     if not algorithm.state:
         return ResponsePart()
-    for times in (1, _MORE_INPUTS):  # more only if an interval spans the threshold
-        edits = make_edits(compared, times)
-        if not edits.parts:
-            return ResponsePart(algorithm.key, later=_correlate_with_next_state(subject, algorithm))
-        ours = measure_responses(subject.model, edits)
-        theirs = _measure_responses_to_state(subject, algorithm, edits)
-        compared_cells = compare_responses(edits, ours, theirs, _CELL_LEVEL)
-        if not any(cell.alike.low < HALF <= cell.alike.high for cell in compared_cells):
-            break
+    edits = make_edits(compared, 1)
+    if not edits.parts:
+        return ResponsePart(algorithm.key, later=_correlate_with_next_state(subject, algorithm))
+    ours = measure_responses(subject.model, edits)
+    theirs = _measure_responses_to_state(subject, algorithm, edits)
+    compared_cells = compare_responses(edits, ours, theirs, _CELL_LEVEL)
+    undecided = {cell.where for cell in compared_cells if cell.alike.low < HALF <= cell.alike.high}
+    if undecided:
+        more_edits = _select_edits_in_cells(make_edits(compared, _MORE_INPUTS), undecided)
+        more_cells = compare_responses(
+            more_edits,
+            ours=measure_responses(subject.model, more_edits),
+            theirs=_measure_responses_to_state(subject, algorithm, more_edits),
+            level=_CELL_LEVEL,
+        )
+        measured_again = {cell.where: cell for cell in more_cells if cell.where in undecided}
+        cells = [measured_again.get(cell.where, cell) for cell in compared_cells]
+        compared_cells = _sort_cells(cells)
     every_edit, next_round = np.arange(len(edits.round)), edits.round + 1
     # [edit, outcome], one round after each edit.
     our_next, their_next = ours[every_edit, next_round], theirs[every_edit, next_round]

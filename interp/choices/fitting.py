@@ -350,7 +350,7 @@ class Distributions:
         next_states = {NEXT + key for key in algorithm.state}
         # A stale next state changes the states of all later rounds, so the rounds are run again.
         if not self._values or enters_all or stale & next_states:
-            self._values = self._run_states(algorithm)
+            self._values = dict(run_batches(algorithm, self.batches))
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
         values = OnDemand(algorithm, self._values)
@@ -361,17 +361,25 @@ class Distributions:
         # task's first scored round on.
         return select_scored_rounds(p, self.batches[0])
 
-    def _run_states(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:
-        """Return inputs and states of an algorithm in every round, by key, ``[episode, round,
-        ...]``, for all batches together.
-        """
-        start = _join_batches([algorithm.start(batch) for batch in self.batches])
-        inputs = _join_batches([algorithm.read(batch) for batch in self.batches])
-        counted = np.concatenate([counted_rounds(batch) for batch in self.batches])
-        missing = None if counted.all() else ~counted
-        n_episodes, n_rounds = counted.shape
-        state = algorithm.unroll(start, inputs, n_episodes, n_rounds, missing=missing)
-        return {**state, **inputs}
+
+def run_batches(algorithm: Algorithm, batches: Sequence[Any]) -> OnDemand:
+    """Run an algorithm on all episodes of several batches together.
+
+    Args:
+        algorithm: the algorithm.
+        batches: batches of episodes, whose inputs must have equal shapes in all batches.
+
+    Returns:
+        Key of a variable -> its values, ``[episode, round, ...]``, with the episodes of all batches
+        joined. Inputs and states are computed; other variables are computed when they are read.
+    """
+    start = _join_batches([algorithm.start(batch) for batch in batches])
+    inputs = _join_batches([algorithm.read(batch) for batch in batches])
+    counted = np.concatenate([counted_rounds(batch) for batch in batches])
+    missing = None if counted.all() else ~counted
+    n_episodes, n_rounds = counted.shape
+    state = algorithm.unroll(start, inputs, n_episodes, n_rounds, missing=missing)
+    return OnDemand(algorithm, {**state, **inputs})
 
 
 def _join_batches(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
