@@ -35,9 +35,15 @@ from interp.choices.fitting import Array, Predict, distributions, predictor, run
 from interp.core.algorithm import Algorithm, Episodes, participants_of
 from interp.core.machine import Machine
 from interp.core.task import Task
-from interp.interventions.experiment import Edit, Experiment, run, run_on
+from interp.interventions.experiment import (
+    Edit,
+    Experiment,
+    run,
+    run_from_changed_inputs,
+    run_on,
+)
 from interp.model.layout import EncodedRounds
-from interp.model.rollout import rollout, run_round
+from interp.model.rollout import rollout
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval, resample_weights
 from interp.support.checks import checked_fields, checked_result
@@ -214,29 +220,19 @@ def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
     """
     base = rollout(model.eval(), edits.episodes)
     layout = base.layout
+    inputs_by_round: list[list[EncodedRounds]] = [[] for _ in range(base.n_rounds)]
+    for part, batch in zip(edits.parts, edits.edited_batches, strict=True):
+        encoded = model.prepare(layout.encode(batch))
+        inputs_by_round[part.round].append(encoded.take_round(part.round))
+    # Edits are ordered by round (Edits.of), as the runs must be.
+    predictions = run_from_changed_inputs(model, base, edits.episode, inputs_by_round)
     clean = layout.distribution(base.predictions).double()  # [episode, round, outcome]
-    changes = clean.new_zeros(len(edits.round), *clean.shape[1:])
-    with torch.no_grad():
-        stepper = model.stepper()
-    # Edits are ordered by round (Edits.of), so that the first ones are those that run already.
-    n_running, carried = 0, base.latents[:0, 0]
-    for t in range(base.n_rounds):
-        inputs = [base.fed.take_round(t).select(edits.episode[:n_running])]
-        for part, batch in zip(edits.parts, edits.edited_batches, strict=True):
-            if part.round == t:
-                inputs.append(model.prepare(layout.encode(batch)).take_round(t))
-        fed = EncodedRounds.join(inputs)
-        episode = edits.episode[: len(fed.tokens)]
-        carried = torch.cat([carried, base.latents[episode[n_running:], t]])
-        n_running = len(episode)
-        step = run_round(model, fed, carried, layout, base.commit, step=stepper)
-        carried = step.latents
-        changed = layout.distribution(step.prediction).double()
-        changes[:n_running, t] = changed - clean[episode, t]
+    changed = layout.distribution(predictions).double()  # [edit, round, outcome]
+    changes: Array = (changed - clean[edits.episode]).numpy(force=True)
     if base.missing is not None:
         # An edit of a missing round changes nothing; there is no response to compare.
-        changes[base.missing[edits.episode, edits.round]] = torch.nan
-    return changes.numpy(force=True)
+        changes[base.missing[edits.episode, edits.round]] = np.nan
+    return changes
 
 
 def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:

@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.core.algorithm import participants_of
@@ -929,6 +929,45 @@ def run_on(
     edits = {"state": [Edit(place, latents, rewrite_state=rewrite_state)]}
     # An experiment's horizon counts the rounds after the first. One edit is one batch.
     return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
+
+
+def run_from_changed_inputs(
+    model: Machine,
+    base: Rollout,
+    episodes: NDArray[np.int64],
+    inputs_by_round: Sequence[Sequence[EncodedRounds]],
+) -> Tensor:
+    """Change the inputs of one round of some episodes, and run the model on from this round to the
+    end, with the other inputs of a rollout.
+
+    All runs are computed together: a run joins in its first round, with the state that the rollout
+    has there.
+
+    Args:
+        model: the model.
+        base: the rollout.
+        episodes: index of each run's episode, ``[run]``, ordered by the run's first round.
+        inputs_by_round: for each round, batches of inputs ``[run, ...]`` of the runs that begin in
+            it.
+
+    Returns:
+        Predictions ``[run, round, ...]``; those of the rollout in rounds before a run begins.
+    """
+    predictions = base.predictions[episodes].clone()
+    with torch.no_grad():
+        stepper = model.stepper()
+    n_running, carried = 0, base.latents[:0, 0]
+    for t, new_inputs in enumerate(inputs_by_round):
+        inputs_of_running = base.fed.take_round(t).select(episodes[:n_running])
+        fed = EncodedRounds.join([inputs_of_running, *new_inputs])
+        n_now = len(fed.tokens)
+        new_states = base.latents[episodes[n_running:n_now], t]
+        carried = torch.cat([carried, new_states])
+        n_running = n_now
+        step = run_round(model, fed, carried, base.layout, base.commit, step=stepper)
+        carried = step.latents
+        predictions[:n_running, t] = step.prediction
+    return predictions
 
 
 def _patch_whole_sites(
