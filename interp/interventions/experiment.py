@@ -365,7 +365,7 @@ class Edit:
     If ``rounds`` is set, the edit is also made in later rounds of the same run.
 
     Attributes:
-        place: the place; None if the edit replaces the inputs of the rounds (tokens and values).
+        place: the place.
         value: what the activation is replaced by, in one of these forms:
 
             - a rollout: its activation at the same place, in the same episode and round; a rollout
@@ -374,8 +374,7 @@ class Edit:
             - a function ``(current, which)`` that returns the new values. All edited pairs of an
               episode and a round are divided into chunks, and the function is called with each:
               ``current`` has the current values, ``[pair, ...]``, and ``which`` is the slice of
-              all pairs (ordered by episode, then round) that the chunk contains;
-            - encoded rounds: the new inputs, if ``place`` is None.
+              all pairs (ordered by episode, then round) that the chunk contains.
         add: True if the tensor is added to the current value, False if it replaces it.
         rewrite_state: optional function that changes the carried state before every later round.
             It is called with the index of the edited round, the index of the later round, and the
@@ -386,8 +385,8 @@ class Edit:
             made only in the round in which the edited run starts.
     """
 
-    place: Place | None
-    value: Rollout | Tensor | EncodedRounds | Callable[[Tensor, slice], Tensor]
+    place: Place
+    value: Rollout | Tensor | Callable[[Tensor, slice], Tensor]
     add: bool = False
     rewrite_state: StateRewriter | None = None
     rounds: Rounds | None = None
@@ -425,9 +424,9 @@ class Edit:
     @property
     def is_whole(self) -> bool:
         """Whether the edit replaces the whole carried state by a tensor, so that no hook is needed."""
-        place = self.place
-        if place is None or self.add or not isinstance(self.value, Tensor):
+        if self.add or not isinstance(self.value, Tensor):
             return False
+        place = self.place
         site = place.site
         return site.component == "latent" and site.position is None and place.is_whole
 
@@ -650,10 +649,6 @@ class Experiment:
             f"experiment starts at; give Experiment(..., rounds={min(acting)})",
         )
         require(
-            edit.place is not None,
-            "what several rounds are fed is not edited together; give the edit a place, such as 'latent'",
-        )
-        require(
             self.propagate,
             "an edit of several rounds is made as the model runs on, and propagate=False holds later rounds; leave "
             "one of them out",
@@ -762,10 +757,10 @@ def run(experiment: Experiment) -> Effects:
     # the source's states, which must therefore be its own. A source with the settings of the base
     # needs no check, since the base was checked.
     for edit in experiment.every_edit:
-        source, place = edit.value, edit.place
+        source = edit.value
         if not isinstance(source, Rollout) or source.settings == base.settings:
             continue
-        if place is not None and place.site.component != "latent":
+        if edit.place.site.component != "latent":
             require_own(source, model)
     by_edit: dict[int, Tensor] = {}
     activations: list[Mapping[Site, Tensor]] = []
@@ -820,8 +815,7 @@ def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode roun
     read round) of the experiment.
 
     An episode counts for a pair if neither round is missing (a missed trial or padding). If an edit
-    takes activations or inputs of a round from elsewhere, the round must not be missing there,
-    either.
+    takes activations of a round from elsewhere, the round must not be missing there, either.
 
     Raises:
         InputError: no episode counts for some pair.
@@ -836,12 +830,11 @@ def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode roun
         later = range(t + 1, read + 1)
         for edit in experiment.every_edit:
             source = edit.value
-            fed = source.fed if isinstance(source, Rollout) else source
-            if isinstance(fed, EncodedRounds) and fed.missing is not None:
+            if isinstance(source, Rollout) and source.fed.missing is not None:
                 acting_rounds = edit.list_acting_rounds(base.n_rounds)
                 # Rounds that this edit copies, up to the one that is read.
                 copied = [t, *(later_t for later_t in later if later_t in acting_rounds)]
-                missing = missing | fed.missing[:, copied].any(1)
+                missing = missing | source.fed.missing[:, copied].any(1)
         require(
             not missing.all(),
             f"no episode has both round {t}, which is edited, and round {read}, which is read; choose others",
@@ -896,7 +889,7 @@ def _find_patched_sites(experiment: Experiment) -> tuple[Rollout | None, list[Si
     for edit in every_edit:
         place = edit.place
         is_made_once = edit.rounds is None and edit.rewrite_state is None
-        if edit.value is not source or not is_made_once or place is None or not place.is_whole:
+        if edit.value is not source or not is_made_once or not place.is_whole:
             return not_plain
         sites.append(place.site)
     return source, sites
@@ -1021,18 +1014,16 @@ def _run_edited_rounds(
     """
     base, rounds, watched = experiment.run, list(experiment.starts), experiment.watched
     rows = Rows.of(base, rounds)
-    hooked: list[tuple[Edit, Place]] = []  # edits that are made by hooks, and their places
+    hooked: list[Edit] = []  # edits that are made by hooks
     for edit in together:
         value = edit.value
-        if isinstance(value, EncodedRounds):
-            rows = rows._replace(fed=value.rows(rounds))
-        elif isinstance(value, Tensor) and edit.is_whole:
+        if isinstance(value, Tensor) and edit.is_whole:
             _require_latents(experiment, edit, value)
             new = edit.tensor_rows(rounds, base.n_rounds)
             rows = rows._replace(latents=new.to(base.latents))
-        elif edit.place is not None:
-            hooked.append((edit, edit.place))
-    first_layer = min((place.site.layer or 0 for _, place in hooked), default=0)
+        else:
+            hooked.append(edit)
+    first_layer = min((edit.place.site.layer or 0 for edit in hooked), default=0)
     known_resid = experiment.known.get(Site("resid_pre", first_layer))
     # The first layer reads what it reads in the known run: no edit was made without a hook, and the
     # model's own choice, for which the round is run again from its tokens, is not committed.
@@ -1092,7 +1083,7 @@ def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> Non
 
 def _list_changes(
     experiment: Experiment,
-    edits: Sequence[tuple[Edit, Place]],
+    edits: Sequence[Edit],
     rounds: Sequence[int],
     part: slice,
 ) -> list[tuple[Site, _Change]]:
@@ -1102,7 +1093,7 @@ def _list_changes(
 
     Args:
         experiment: the experiment, with model and run.
-        edits: the edits, each with its place.
+        edits: the edits.
         rounds: indices of the edited rounds.
         part: slice of the rows (pairs of episode and round) that are run together.
 
@@ -1113,11 +1104,11 @@ def _list_changes(
     changes: list[tuple[Site, _Change]] = []
     # id of a source run -> the run, and the places that edits copy from it
     sources: dict[int, tuple[Rollout, list[Place]]] = {}
-    for edit, place in edits:
+    for edit in edits:
         source = edit.value
         if isinstance(source, Rollout):
             _, places = sources.setdefault(id(source), (source, []))
-            places.append(place)
+            places.append(edit.place)
     for source, places in sources.values():
         rows = Rows.of(source, rounds).part(part)
         sites = [place.site for place in places]
@@ -1126,11 +1117,11 @@ def _list_changes(
             # A place can be called: place(activation, source) puts the source's part into it.
             copy_from_source = partial(place, source=activations[site])
             changes.append((site, copy_from_source))
-    for edit, place in edits:  # those with a tensor or a function as the value
+    for edit in edits:  # those with a tensor or a function as the value
         if not isinstance(edit.value, Rollout):
-            change = _make_change(edit, place, rounds, base.n_rounds, part)
+            change = _make_change(edit, rounds, base.n_rounds, part)
             # Errors in the user's function become errors of the argument value=.
-            changes.append((place.site, convert_errors("value=")(change)))
+            changes.append((edit.place.site, convert_errors("value=")(change)))
     return changes
 
 
@@ -1153,20 +1144,17 @@ def _read_source(
     return activations
 
 
-def _make_change(
-    edit: Edit, place: Place, rounds: Sequence[int], n_rounds: int, part: slice
-) -> _Change:
+def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
     """Return the function that makes an edit in an activation ``[row, ...]``. The value of the edit
     is a tensor or a function.
 
     Args:
         edit: the edit.
-        place: its place.
         rounds: indices of the edited rounds.
         n_rounds: number of rounds of the run.
         part: slice of the rows (pairs of episode and round) that are run together.
     """
-    value = edit.value
+    place, value = edit.place, edit.value
 
     def change(activation: Tensor) -> Tensor:
         """Return the activation of the rows ``part``, ``[row, ...]``, with the edit's value at its
@@ -1347,12 +1335,11 @@ def _list_later_changes(
     base = experiment.run
     changes: list[tuple[Site, _Change]] = []
     for edit in later_edits:
-        assert edit.place is not None  # as Experiment requires for edits of several rounds
         acting_rounds = edit.list_acting_rounds(base.n_rounds)
         is_acting = torch.tensor([t in acting_rounds for t in rounds])  # [continuation]
         every_row = slice(None)
         # One edit makes one change.
-        ((site, change),) = _list_changes(experiment, [(edit, edit.place)], rounds, every_row)
+        ((site, change),) = _list_changes(experiment, [edit], rounds, every_row)
         # Rows are ordered by episode, then by continuation.
         changes.append((site, partial(_change_rows, change, is_acting.repeat(base.n_episodes))))
     return changes
