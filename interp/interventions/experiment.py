@@ -924,6 +924,7 @@ def run_on(
     return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
 
 
+@torch.no_grad()
 def run_from_changed_inputs(
     model: Machine,
     base: Rollout,
@@ -947,8 +948,7 @@ def run_from_changed_inputs(
         Predictions ``[run, round, ...]``; those of the rollout in rounds before a run begins.
     """
     predictions = base.predictions[episodes].clone()
-    with torch.no_grad():
-        stepper = model.stepper()
+    stepper = model.stepper()
     n_running, carried = 0, base.latents[:0, 0]
     for t, new_inputs in enumerate(inputs_by_round):
         inputs_of_running = base.fed.take_round(t).select(episodes[:n_running])
