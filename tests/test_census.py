@@ -1,4 +1,4 @@
-"""What the source does has caps, which only fall; lines are free.
+"""What the source does has caps; lines are free. Whoever raises one says in the commit what for.
 
 ``python -m tests.census`` prints the counts. The goals are 80,000 operations in what ships, at most 5 % full statements
 and 5 % branching functions in each package, no statement of twenty operations, 50 function words.
