@@ -32,6 +32,7 @@ from probes.values import TargetValues, as_array, name_indicators
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
+    from sklearn.preprocessing import StandardScaler
 
 
 def _is_classifier(estimator: Any) -> bool:
@@ -229,9 +230,7 @@ class _Split(NamedTuple):
     Attributes:
         left_out: the folds that are left out of training, one or two.
         train: boolean mask of the training rows, among all rows.
-        mean: mean of each input in the training rows, ``[d]``.
-        scale: standard deviation of each input in the training rows, ``[d]``; 1 for an input that
-            is constant there.
+        scaling: the fitted scaler.
         basis: basis of the standardised training rows, ``[d, column]``, if there are fewer of them
             than features; otherwise None. Scaled rows are in this basis.
         scaled: scaled training rows, ``[row, column + 1]``.
@@ -241,8 +240,7 @@ class _Split(NamedTuple):
 
     left_out: tuple[int, ...]
     train: Bool[Array, " row"]
-    mean: Float[Array, " d"]
-    scale: Float[Array, " d"]
+    scaling: StandardScaler
     basis: Float[Array, "d column"] | None
     scaled: Float[Array, "row column"]
     rounded: Float[Array, "row column"]
@@ -259,13 +257,11 @@ class _Split(NamedTuple):
             fold_of_row: fold of each row.
             *left_out: folds that are left out of training.
         """
+        from sklearn.preprocessing import StandardScaler
+
         train = ~np.isin(fold_of_row, left_out)
-        mean = rows[train].mean(0)
-        deviation = rows[train].std(0)
-        # A deviation that rounding of the mean can cause is that of a constant.
-        rounding_error = train.sum() * np.finfo(np.float64).eps * np.abs(mean)
-        scale = np.where(deviation > rounding_error, deviation, 1.0)
-        scaled = (rows - mean) / scale
+        scaling = StandardScaler().fit(rows[train])
+        scaled = (rows - scaling.mean_) / scaling.scale_
         # With more features than rows, the penalised weights lie in the span of the training rows.
         # In a basis of this span, there are fewer weights to fit.
         basis = None
@@ -277,8 +273,7 @@ class _Split(NamedTuple):
         return cls(
             left_out=left_out,
             train=train,
-            mean=mean,
-            scale=scale,
+            scaling=scaling,
             basis=basis,
             scaled=scaled[train],
             rounded=scaled[train].astype(np.float32),
@@ -342,12 +337,12 @@ class _LogisticFit:
         scaled_weights = fitted[:-1]  # [d, class]; the last row are the intercepts
         if split.basis is not None:
             scaled_weights = split.basis @ scaled_weights
-        raw_weights = scaled_weights / split.scale[:, None]
+        raw_weights = scaled_weights / split.scaling.scale_[:, None]
         n_classes = self.probabilities.shape[1]
         weights = np.zeros((len(self.varying), n_classes))
         weights[np.ix_(self.varying, classes)] = raw_weights
         intercept = np.zeros(n_classes)
-        intercept[classes] = fitted[-1] - split.mean @ raw_weights
+        intercept[classes] = fitted[-1] - split.scaling.mean_ @ raw_weights
         penalties = (*self.chosen, penalty)
         first_column = 1 if n_classes == 2 else 0  # of two classes, class 0 has weights of 0
         return weights[:, first_column:], intercept[first_column:], penalties

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from circuits.compare.algorithm import NEARLY_ALL, RATIO
@@ -429,22 +432,15 @@ def _make_random_features(subject: Participant) -> tuple[Tensor, Tensor]:
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
     known = latents[:n_known].reshape(-1, n_coordinates)
     test = latents[n_known:].reshape(-1, n_coordinates)
-    mean, deviation = known.mean(0), known.std(0)
-    deviation[deviation == 0.0] = 1.0  # a coordinate that never varies stays 0
     # Random Fourier features: inner products of them approximate a Gaussian kernel. The width grows
     # with the number of coordinates, as squared distances of standardised latents do.
-    rng = np.random.RandomState(0)
-    frequency = np.sqrt(2 * _KERNEL_WIDTH / n_coordinates)
-    weights = frequency * rng.normal(size=(n_coordinates, _N_FEATURES))
-    phases = rng.uniform(0, 2 * np.pi, size=_N_FEATURES)
-
-    def make_features(latents: Array) -> Array:
-        """Return standardised latents followed by the cosines, ``[sample, feature]``."""
-        standardised = (latents - mean) / deviation
-        cosines = np.sqrt(2 / _N_FEATURES) * np.cos(standardised @ weights + phases)
-        return np.concatenate([standardised, cosines], 1)
-
-    known_features, test_features = make_features(known), make_features(test)
+    cosines = RBFSampler(
+        gamma=_KERNEL_WIDTH / n_coordinates, n_components=_N_FEATURES, random_state=0
+    )
+    features = make_pipeline(
+        StandardScaler(), FeatureUnion([("plain", "passthrough"), ("cosines", cosines)])
+    )
+    known_features, test_features = features.fit_transform(known), features.transform(test)
     return torch.from_numpy(known_features), torch.from_numpy(test_features)
 
 

@@ -147,8 +147,10 @@ ROUGH = 0.98
 """
 _POOR_BELOW = 0.5
 """R2 below which a decoded state is said to agree poorly with the algorithm's."""
-_N_REFIT_EPISODES, _N_QUICK_REFIT_EPISODES = 256, 64
-"""Number of episodes for this decoding, in a full and in a quick report."""
+_N_REFIT_EPISODES = 256
+"""Number of episodes on which the decoder of the state's picture is fitted."""
+_N_QUICK_REFIT_EPISODES = 64
+"""The same number in a quick report."""
 
 
 @dataclass(frozen=True)

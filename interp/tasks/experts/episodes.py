@@ -93,7 +93,7 @@ class ExpertEpisodes(BaseEpisodes):
                 f"[episode, expert] = {(n_episodes, n_experts)} or [episode, round, expert] = {advice_shape}",
             )
         numbers = np.arange(n_episodes) if self.numbers is None else self.numbers
-        numbers = episode_array("numbers", numbers, "episode", 0, whole=True)
+        numbers = episode_array("numbers", numbers, "episode", low=0, whole=True)
         require(
             len(numbers) == n_episodes,
             f"numbers must be one for each of {n_episodes} episodes, got {len(numbers)}",
