@@ -58,6 +58,7 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
 _Sites = tuple[Site, ...]
+_AxisIndex = slice | int | list[int]
 # Time of computation: layer (-1 before the first), and order of the component within the layer.
 _Time = tuple[int, int]
 _Span = tuple[int, int]  # first and last position of a site
@@ -115,7 +116,7 @@ class Routes:
         for site in mediators:
             name = str(site)
             require(
-                _exclude_overlapping([site], self.causes),
+                _exclude_overlapping([site], self.causes, self.layout),
                 f"{name!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
             if not self.is_downstream(site):
@@ -177,7 +178,7 @@ class Routes:
         n_of_any_point = 0
         for (component, all_heads, everywhere), n in kinds.items():
             candidates = self._list_pool(component, all_heads=all_heads, everywhere=everywhere)
-            pool = _exclude_overlapping(candidates, mediators)
+            pool = _exclude_overlapping(candidates, mediators, self.layout)
             drawn += _draw(pool, n, generator)
             # A model that is not a transformer may have no other site of this component.
             if not pool and self.hook_times is not None:
@@ -186,7 +187,7 @@ class Routes:
             any_point: list[Site] = []
             for component in self.model.points:
                 any_point += self._list_pool(component, all_heads=False, everywhere=True)
-            pool = _exclude_overlapping(any_point, (*mediators, *drawn))
+            pool = _exclude_overlapping(any_point, (*mediators, *drawn), self.layout)
             drawn += _draw(pool, n_of_any_point, generator)
         return tuple(drawn)
 
@@ -202,7 +203,7 @@ class Routes:
         pool = every_site(self.model, self.layout, component, None if everywhere else "all")
         if all_heads:
             pool = [replace(site, head=None) for site in pool]
-        sites = _exclude_overlapping(list(dict.fromkeys(pool)), self.causes)
+        sites = _exclude_overlapping(list(dict.fromkeys(pool)), self.causes, self.layout)
         return [site for site in sites if self.is_downstream(site) and self.is_upstream(site)]
 
     def _find_time_and_span(self, site: Site) -> tuple[_Time, _Span]:
@@ -236,9 +237,15 @@ def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[
     return [pool[i] for i in sorted(drawn)]
 
 
-def _exclude_overlapping(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
-    """Return the sites of ``pool`` that have no activation in common with any site of ``known``."""
-    return [site for site in pool if not any(_overlap(site, known_site) for known_site in known)]
+def _exclude_overlapping(
+    pool: Sequence[Site], known: Sequence[Site], layout: RoundLayout
+) -> list[Site]:
+    """Return the sites of ``pool`` that have no activation in common with any site of ``known``, in
+    rounds with this token layout.
+    """
+    return [
+        site for site in pool if not any(_overlap(site, known_site, layout) for known_site in known)
+    ]
 
 
 def _can_affect(start: _Time, start_span: _Span, end: _Time, end_span: _Span) -> bool:
@@ -273,16 +280,19 @@ def _can_affect(start: _Time, start_span: _Span, end: _Time, end_span: _Span) ->
     return has_later_position and (attention_layer, _ORDER_IN_LAYER["scores"]) <= end
 
 
-def _overlap(first: Site, second: Site) -> bool:
-    """Return whether two sites have some activation in common."""
+def _overlap(first: Site, second: Site, layout: RoundLayout) -> bool:
+    """Return whether two sites have some activation in common, in rounds with this token layout."""
     if first.hook != second.hook:
         return False
-    # None stands for all heads, or all positions.
-    heads = {first.head, second.head}
-    positions = {first.position, second.position}
-    share_head = None in heads or len(heads) == 1
-    share_position = None in positions or len(positions) == 1
-    return share_head and share_position
+    by_axis = zip(first.index(layout), second.index(layout), strict=True)
+    return all(_share_entry(first_index, second_index) for first_index, second_index in by_axis)
+
+
+def _share_entry(first: _AxisIndex, second: _AxisIndex) -> bool:
+    """Return whether two indices of an axis select some entry in common. A slice selects all."""
+    if isinstance(first, slice) or isinstance(second, slice):
+        return True
+    return np.intersect1d(first, second).size > 0
 
 
 # A total effect smaller than this counts as none; in units of the rounding of the outcome.

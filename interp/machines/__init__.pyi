@@ -1,6 +1,5 @@
 """What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
-from interp.machines.drawn_starts import over_starts as over_starts
 from interp.machines.drawn_starts import starts as starts
 from interp.machines.recurrent import RoundEncoder as RoundEncoder
 from interp.machines.recurrent import agent as agent

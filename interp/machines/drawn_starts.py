@@ -12,7 +12,6 @@ low share is NOT evidence that the start stays forgotten: its effect may return 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,42 +151,6 @@ def _read_state(machine: AdaptedMachine, run: Rollout) -> NDArray[Any]:
     """
     state = unpack(machine.channels, run.latents[:, 1:])[machine.channels[0].name]
     return state.flatten(2).numpy(force=True)
-
-
-@checked
-def over_starts(
-    machine: AdaptedMachine,
-    analysis: Callable[[Any], pd.DataFrame],
-    *,
-    n_starts: int = 8,
-    by: Sequence[str] = ("site",),
-) -> pd.DataFrame:
-    """Run any analysis from several random initial states, and summarise how its results vary.
-
-    Args:
-        machine: a machine with a random initial state.
-        analysis: function of a machine that returns a data frame, such as
-            ``lambda m: patching.sweep(m, ...).to_frame()``.
-        n_starts: number of initial states, with seeds 0, 1, ...
-        by: names of the columns that identify a row of the data frame.
-
-    Returns:
-        One row for each combination of values of ``by``. Every numeric column, such as ``effect``,
-        has the mean over starts. Two further columns, such as ``effect_least`` and ``effect_most``,
-        have the smallest and the largest value over starts.
-    """
-    # One data frame per start, with the same rows.
-    frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
-    keys = list(by)
-    require(
-        not frames[0].duplicated(keys).any(),
-        f"by= must name the columns that identify a row, and several rows have the same {keys}",
-    )
-    rows = pd.concat(frames).groupby(keys, sort=False, dropna=False)
-    mean = rows.mean(numeric_only=True)
-    minimum = rows.min(numeric_only=True).add_suffix("_least")
-    maximum = rows.max(numeric_only=True).add_suffix("_most")
-    return mean.join(minimum).join(maximum).reset_index()
 
 
 def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -> NDArray[Any]:

@@ -25,6 +25,7 @@ from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import adapted, gru, lstm
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
@@ -369,7 +370,7 @@ def test_a_point_is_a_site(vote, votes):
 
 def test_channels_are_sites_and_so_is_all_that_is_carried():
     """Gradients pass the step of an LSTM: of all rows at once, and of one."""
-    machine, episodes = lstm(), [experts.sample(24, 10, 4, seed=seed) for seed in (0, 1)]
+    machine, episodes = lstm(), [experts.sample(48, 10, 4, seed=seed) for seed in (0, 1)]
     options = {"round": slice(2, 10), "search": Search(steps=4, restarts=1)}
     widths = []
     for site in ("latent", "latent@h"):
@@ -445,3 +446,15 @@ def test_what_cannot_be_aligned_is_refused(vote, votes, options, message):
     with pytest.raises(InputError, match=message) as refused:
         align(vote, *votes, weighted_majority(GAIN), "log_weights", **arguments)
     assert isinstance(refused.value, AlignmentError) == (options.get("sites") == "write")
+
+
+@pytest.mark.parametrize(("cause", "mediator"), [("h+c", "h"), ("c", "h+c"), ("h+c", "c+h")])
+def test_a_channel_of_the_cause_cannot_mediate_its_effect(pair, cause, mediator):
+    refuses(
+        f"'latent@{mediator}' is a cause".replace("+", "\\+"),
+        mediate,
+        lstm(),
+        *pair,
+        f"latent@{cause}",
+        f"latent@{mediator}",
+    )

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -211,43 +210,6 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
     if len(set(signs)) == 2:
         assert "2.0 final states an episode" in table.sentence
     table.plot()
-
-
-@pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")
-def test_any_analysis_is_run_from_several_starts():
-    machine = recurrent(initial=at_random, whole=None)
-    clean, corrupted = (TASK.sample(8, 4, seed=seed) for seed in (0, 1))
-
-    def analyse(m):
-        return patching.sweep(m, clean, corrupted, round=1, sites=["recurrence"]).to_frame()
-
-    table = machines.over_starts(machine, analyse, n_starts=3)
-    effects = [analyse(machine.started(seed))["effect"][0] for seed in range(3)]
-    row = table.iloc[0]
-    numbers = [row["effect_least"], row["effect"], row["effect_most"]]
-    expected = [min(effects), np.mean(effects), max(effects)]
-    assert numbers == pytest.approx(expected)
-
-
-def test_rows_of_an_analysis_that_by_does_not_tell_apart_are_refused():
-    machine = recurrent(initial=at_random, whole=None)
-
-    def analyse(m):
-        return pd.DataFrame({"site": ["z", "z"], "round": [0, 1], "effect": [1.0, 2.0]})
-
-    refuses("by= must name", machines.over_starts, machine, analyse, n_starts=2)
-    table = machines.over_starts(machine, analyse, n_starts=2, by=["site", "round"])
-    assert list(table["effect_most"]) == [1, 2]
-
-
-def test_rows_without_a_layer_are_counted_over_starts():
-    machine = recurrent(initial=at_random, whole=None)
-
-    def analyse(m):
-        return pd.DataFrame({"layer": [np.nan, 0], "effect": [1.0, 2.0]})
-
-    table = machines.over_starts(machine, analyse, n_starts=2, by=["layer"])
-    assert list(table["effect"]) == [1, 2]
 
 
 def test_starts_of_episodes_with_missing_rounds_are_refused():

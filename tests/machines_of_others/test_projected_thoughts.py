@@ -102,3 +102,19 @@ def test_a_checkpoint_of_codi_is_read_and_its_updates_are_added(tmp_path):
     )
     torch.save({"weight": a}, tmp_path / "other")
     refuses("is no checkpoint of CODI", machines.read_codi, tmp_path / "other", scale=1.0)
+
+
+def test_a_checkpoint_of_coconut_is_read(tmp_path):
+    """Coconut stores GPT-2's weights with a prefix, and the table of embeddings once more as ``embedding``."""
+    model = coconut().module.model.eval()
+    stored = {f"base_causallm.{name}": value for name, value in model.state_dict().items()}
+    stored["embedding.weight"] = model.transformer.wte.weight.detach()
+    torch.save({f"module.{name}": value for name, value in stored.items()}, tmp_path / "coconut")
+    again = machines.read_coconut(tmp_path / "coconut", n_head=2)
+    tokens = torch.randint(0, 9, (2, 7))
+    assert_close(again(tokens).logits, model(tokens).logits)
+    torch.save({**stored, "head.weight": torch.zeros(2)}, tmp_path / "unknown")
+    refuses("is no checkpoint of Coconut.*head.weight", machines.read_coconut, tmp_path / "unknown")
+    other_table = {**stored, "embedding.weight": stored["embedding.weight"] + 1}
+    torch.save(other_table, tmp_path / "untied")
+    refuses("has other numbers in", machines.read_coconut, tmp_path / "untied", n_head=2)

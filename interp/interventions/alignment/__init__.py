@@ -410,8 +410,9 @@ def _explain_no_gradient(model: Machine, trained_rounds: RoundsWithSite, place: 
         trained_rounds: the rounds that subspaces are trained on.
         place: the site.
     """
-    # Of the toolkit's transformers, which can resume rounds, only hard attention stops a gradient.
-    if can_resume_rounds(trained_rounds.model):
+    config = getattr(trained_rounds.model, "config", None)
+    rules = getattr(config, "attention_rules", ())  # only transformers have them
+    if any("hard" in rules_of_layer for rules_of_layer in rules):
         return (
             f"no gradient reaches {trained_rounds.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
