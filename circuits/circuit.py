@@ -82,11 +82,14 @@ class Location:
         )
 
     @checked
-    def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
+    def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "... element"]]:
         """Return a function that reads the variable from an activation of the location's hook.
 
         The function takes an activation ``[..., pos, d_model]`` (for attention scores, ``[...,
-        head, query, key]``) and returns the variable ``[..., element]``.
+        head, query, key]``) and returns the variable, ``[..., element]``.
+
+        Args:
+            circuit: the circuit, for the positions of labels and the indices of heads.
         """
         position = circuit.layout.position
         # The positions that hold the elements or, for attention scores, that have the queries.
@@ -525,24 +528,26 @@ class Circuit(Result):
 
     @checked
     def pair_error(self, scores: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-        """Bound the error of a pair of softmax heads that replaces a linear head
+        """Estimate the largest error of a pair of softmax heads that replaces a linear head
         (:func:`circuits.heads.softmax_pair`).
 
-        A linear head weighs each key by its score x. The pair weighs it by ``(e^{eps x} - e^{-eps
-        x}) / (2 eps)``. The factor eps of the pair's scores is the argument "epsilon" of the
-        circuit. The bound is the sum of two errors:
+        A linear head weighs each key by its score x. The pair weighs the key by ``(e^{eps x} -
+        e^{-eps x}) / (2 eps)``, where eps is the circuit's argument "epsilon". The estimate is the
+        sum of two errors:
 
         - ``eps^2 x^3 / 6``: the second term of the Taylor series ``x + eps^2 x^3 / 6 + ...``;
-        - ``4 heavy u / eps``, for rounding, with the machine epsilon u of float64. The pair is a
-          difference of two numbers near ``1 / (2 eps)``. Each is the exponential of a logit near
-          the circuit's argument "heavy", and so has a relative error of about ``heavy u``. Their
-          errors sum to ``heavy u / eps``, and four times this sum is allowed.
+        - ``4 heavy u / eps``, for rounding, with the machine epsilon u of float64. Each of the two
+          heads weighs the key by ``e^heavy / (2 eps)`` times its attention, which is about
+          ``e^{-heavy}``. Here "heavy" is the circuit's argument: the logit of a sink token that
+          takes nearly all attention. An exponential of about -heavy has a relative error of about
+          ``heavy u``. So each weight, about ``1 / (2 eps)``, has an error of about ``heavy u / (2
+          eps)``. Both errors sum to ``heavy u / eps``, and four times this sum is allowed.
 
         Args:
             scores: the scores x, of any shape; their signs do not matter.
 
         Returns:
-            The bound for each x.
+            The estimate for each x, in the shape of ``scores``.
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
         rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
@@ -551,7 +556,7 @@ class Circuit(Result):
 
     @checked
     def layer(self, index: int) -> tuple[Head, ...]:
-        """Return the heads of one layer, in order; layers are counted from 0."""
+        """Return the heads of the layer with the index ``index``, counted from 0, in order."""
         return tuple(head for head in self.heads if head.layer == index)
 
     @checked
@@ -623,8 +628,10 @@ class Circuit(Result):
         return rearrange(truth, "episode round ... -> episode round (...)").astype(np.float64)
 
     def without(self, *names: str) -> Circuit:
-        """Return a copy of the circuit without the heads with these names or numbers. The copy's
-        ``edits`` lists them.
+        """Return a copy of the circuit without some heads. The copy's ``edits`` lists these heads.
+
+        Args:
+            *names: names or numbers of the heads, such as "2.1 fetch z" or "2.1".
         """
         removed = [self.head(name) for name in names]
         heads = tuple(head for head in self.heads if head not in removed)
@@ -674,7 +681,11 @@ class Circuit(Result):
         return pd.DataFrame(rows).sort_values("layer", kind="stable", ignore_index=True)
 
     def _draw(self, figures: Any) -> Any:
-        """Draw which head reads the output of which other head."""
+        """Draw which head reads the output of which other head.
+
+        Args:
+            figures: module with the package's plotting functions.
+        """
         heads = self.to_frame()
         edges = pd.DataFrame(list(self.edges), columns=[field.name for field in fields(Edge)])
         layers = [list(of_layer["head"]) for _, of_layer in heads.groupby("layer")]

@@ -74,7 +74,11 @@ def compile_circuit(
 
 
 def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
-    """Write the score and move terms of a head into W_Q, W_K, W_V and W_O.
+    """Write a head into the matrices W_Q, W_K, W_V and W_O of its layer.
+
+    Score term r, a product of what is read at the query and at the key, becomes column r of W_Q and
+    W_K. Move term r, which reads along one direction and writes along another, becomes column r of
+    W_V and row r of W_O.
 
     Args:
         attn: the layer's attention module, which is changed in place.
@@ -142,6 +146,10 @@ def require_dtype(circuit: Circuit, dtype: str) -> None:
 def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     """Return the configuration of the transformer; its ``origin`` stores the circuit's name,
     arguments and edits, from which the circuit can be built again.
+
+    Args:
+        circuit: the circuit.
+        dtype: dtype of the model, which decides the range of payloads that the model accepts.
     """
     layers = [circuit.layer(index) for index in range(circuit.n_layers)]
     n_heads = max(len(heads) for heads in layers)

@@ -199,10 +199,15 @@ def check(
     model = model.cpu()
 
     def make_check(key: str, where: str, errors: tuple[float, float]) -> Check:
-        """Compare the errors (absolute, relative) of a variable with what the plan allows.
+        """Compare the errors of a variable, or of a check, with what the plan allows.
 
         Beside rounding, the plan allows the error that softmax heads in place of hard ones can
-        cause. It allows nothing for them if this error could exceed 1e-4.
+        cause. It allows nothing for softmax heads if this error could exceed 1e-4.
+
+        Args:
+            key: key of the variable, or name of the check.
+            where: what was compared, in words, such as "output".
+            errors: the largest errors, (absolute, relative).
         """
         absolute, relative = errors
         tolerance, kind = plan.tolerance(key, dtype)
@@ -310,7 +315,9 @@ def _meter_distribution(
     final_norm, unembed = model.ln_final, model.unembed
 
     def read_outcomes(resid: Tensor) -> Tensor:
-        """Return the scores of all outcomes, ``[..., outcome]``, from the last residual stream."""
+        """Return the scores of all outcomes, ``[..., outcome]``, from the last residual stream,
+        ``[..., pos, d_model]``.
+        """
         # The activation was moved to the CPU, and the model may be elsewhere.
         at_prediction = resid[..., layout.predict_position, :].to(unembed.weight.device)
         scores: Tensor = unembed(final_norm(at_prediction))
@@ -397,6 +404,10 @@ def _measure_residue(
 def _get_carried_state(algorithm: Algorithm, values: Values) -> np.ndarray:
     """Return the algorithm's state before the first round and after every round, ``[episode, round
     + 1, ...]``.
+
+    Args:
+        algorithm: the algorithm.
+        values: key of a variable of the algorithm -> its values, ``[episode, round, ...]``.
     """
     before, after = values[algorithm.memory], values[NEXT + algorithm.memory]
     return np.concatenate([before[:, :1], after], axis=1)
@@ -526,6 +537,10 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     For each position, the embeddings of all later positions are replaced by noise in the last round
     of the first two episodes.
 
+    Args:
+        model: the model.
+        run: a run of the model, which supplies the inputs of this round.
+
     Returns:
         The largest absolute change of a residual stream, of logits or of the prediction at
         positions before the noise; infinite if a change is NaN.
@@ -540,6 +555,9 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
         """Run the model on the last round, with noise in place of the embeddings from position
         ``n_known`` on.
 
+        Args:
+            n_known: number of positions, from the first on, that have their own embeddings.
+
         Returns:
             The residual stream after each layer followed by the logits, as a list; and the
             prediction.
@@ -547,7 +565,13 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
         streams: list[Tensor] = []
 
         def replace_later(embeddings: Tensor, hook: object) -> Tensor:
-            """Keep the embeddings of the known positions, and put noise in place of the others."""
+            """Return the embeddings with noise in place of those from position ``n_known`` on,
+            ``[episode, pos, d_model]``; used as a hook function.
+
+            Args:
+                embeddings: the embeddings, ``[episode, pos, d_model]``.
+                hook: the hook point; not used.
+            """
             # [episode, pos, d_model]; the noise is large beside embeddings, which are 0 or about 1.
             return torch.cat([embeddings[:, :n_known], 3.0 * noise[:, n_known:]], 1)
 

@@ -148,9 +148,9 @@ class BenchmarkResult(Result):
     softmax") and its variant (how it was changed afterwards, such as "rotated").
 
     Attributes:
-        rows: one row per subject, seed, question, method and score, with the columns subject,
-            machine, form, variant, seed, question (its key), method (its key), score (its name,
-            such as "auroc") and value.
+        rows: one row per subject, seed, question, method and score. The columns are subject,
+            machine, form, variant, seed, the keys of question and method, score (a name, such as
+            "auroc") and value.
         refusals: one row per subject, seed, question and method without a valid answer, with the
             columns subject, seed, question, method and sentence (the reason).
         settings: effort (how much was computed), seeds, subjects, time and other provenance.
@@ -165,8 +165,8 @@ class BenchmarkResult(Result):
         question, method and score.
 
         The columns are subject, machine, form (how the machine is constructed), variant (how it was
-        changed afterwards), seed, question and method (their keys), score (its name, such as
-        "auroc") and value.
+        changed afterwards), seed, the keys of question and method, score (a name, such as "auroc")
+        and value.
         """
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
@@ -214,7 +214,11 @@ class BenchmarkResult(Result):
         return f"The best method for each question, with its mean score: {shown}."
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heatmap of the mean scores, with methods as rows and questions as columns."""
+        """Draw a heatmap of the mean scores, with methods as rows and questions as columns.
+
+        Args:
+            figures: module with the package's plotting functions.
+        """
         return figures.heatmaps({"": self.means}, label="mean score", limit=1.0, width=4.1)
 
     @checked
@@ -298,6 +302,9 @@ class BenchmarkResult(Result):
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``benchmark.json``, the table of all scores ``scores.csv``, and a table
         ``QUESTION.csv`` per question with scores.
+
+        Args:
+            folder: the folder to write into.
 
         Returns:
             The paths of the files.
@@ -476,8 +483,11 @@ def _choose_share(
 
 
 def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder]:
-    """Return the builders of the named subjects, by name; without names, those of all subjects, or
-    in a quick run of a few.
+    """Return the builders of subjects (machines with known mechanisms), by name of the subject.
+
+    Args:
+        names: names of the subjects; all when empty, or in a quick run a few.
+        is_quick: True for a quick run.
     """
     known = subject_builders()
     for name in names:
@@ -519,11 +529,13 @@ def _choose_methods(
 
 
 def _add_bounds(methods: Sequence[Method], questions: Sequence[str]) -> list[Method]:
-    """Return the oracle and the random answer for some questions, then the methods for them.
+    """Return the methods that answer some questions, preceded by the oracle and the random answer
+    to each of these questions.
 
     Args:
-        methods: methods that a user made, perhaps with the oracle among them.
-        questions: keys of questions; when empty, those of the methods.
+        methods: methods that a user made, each for one question; those for one of ``questions`` are
+            returned. If the oracle or the random answer is among them, it is not returned twice.
+        questions: keys of the questions; when empty, the questions that ``methods`` answer.
     """
     questions = questions or [method.question for method in methods]
     bounds = select(["oracle"], questions)  # the oracle and the random answer

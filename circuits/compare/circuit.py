@@ -228,8 +228,9 @@ def _divide(part: Array, whole: Array) -> Array:
 
 
 def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Budget) -> HeadTable:
-    """Ablate every head of a model on the test episodes, and return the table of what each head
-    reads and what changes without it.
+    """Ablate every attention head of a model on the test episodes, and return the table of heads.
+    The table says from which positions each head reads, and how much outcomes and later heads
+    change if the head is ablated.
 
     A head is ablated by replacing its output by the output's mean over the episodes and the
     measured rounds.
@@ -237,8 +238,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     Args:
         subject: the model, with its episodes.
         outcomes: the two outcomes whose change is measured: the prediction, then the state.
-        budget: determines the measured rounds, in which heads are ablated: every second one of
-            ``budget.at``.
+        budget: every second round of ``budget.at`` is a measured round, in which heads are ablated.
     """
     run = subject.run(subject.samples.test)
     model = cast(HookedLatentTransformer, subject.model)
@@ -255,7 +255,11 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     slots = repeated_run.slots[:, rounds]
 
     def measure_outcomes(outputs: Outputs) -> list[Tensor]:
-        """Return the prediction and the state of a run, as two tensors ``[episode, round, value]``."""
+        """Return the two outcomes of a run, as tensors ``[episode, round, value]``.
+
+        Args:
+            outputs: predictions and carried states of the run.
+        """
         prediction, carried = outputs.predictions[0, :, :, 0], outputs.carried[0, :, :, 0]
         return [o.values(model, run.layout, prediction, carried, slots) for o in outcomes]
 
@@ -348,10 +352,10 @@ def _measure_write_norm(
     ``[episode, head, pos]``.
 
     Args:
-        z: attention-weighted values, before the output matrix, ``[episode, round, pos, head,
-            d_head]``.
+        z: sums of values, weighted by attention, before the output matrix, ``[episode, round, pos,
+            head, d_head]``.
         model: the model, for the output matrix.
-        layer: the heads' layer.
+        layer: index of the heads' layer.
     """
     output = model.blocks[layer].attn.W_O.double()  # [head, d_head, d_model]
     gram = (output @ output.mT).numpy(force=True)  # [head, d_head, d_head]
@@ -391,8 +395,8 @@ class HeadRole:
         prediction, update: how much the prediction and the state change if the head is ablated,
             each as a share of the sum over all heads.
         feeds: the later head that depends most on this head; "" if none does.
-        match: for a head of the model, the matched head of the reference; "" if there is none, and
-            for the heads of the reference.
+        match: for a head of the compared model, the matched head of the reference model; "" if
+            there is none, and for the heads of the reference.
     """
 
     model: str
@@ -451,10 +455,10 @@ class CircuitPart(Result):
     they feed, and what changes without them.
 
     Attributes:
-        similarity: similarity of the two models' tables of heads, whose heads are matched one to
-            one: the weighted Jaccard index, from 0 to 1.
+        similarity: how similar the two models' tables of heads are after their heads were matched
+            one to one: the weighted Jaccard index, from 0 to 1.
         heads: the roles of the heads of both models.
-        untrained: the same similarity of each untrained copy of the model with the reference.
+        untrained: for each untrained copy of the model, its similarity with the reference.
     """
 
     similarity: Interval

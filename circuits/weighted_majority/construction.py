@@ -46,29 +46,34 @@ def weighted_majority(
     *,
     coordinates: Coordinates,
 ) -> Circuit:
-    """Build the circuit that computes Weighted Majority with expert advice; heads such as 3.2 are
-    numbered as in the paper.
+    """Build the circuit that computes Weighted Majority with expert advice.
+
+    Head 3.2, the second head of layer 3, updates the log-weights. It is linear: it weighs each key
+    by its score, without a softmax.
 
     Args:
         n_experts: number of experts, at least 1.
-        variant: "R" has 3 layers: one head copies the old log-weights to the update token, and
-            another adds log_gamma for every right expert. "P" has 4 layers: one head computes the
-            new log-weights as its attention scores, as in the paper.
-        log_gamma: log of the factor gamma > 1 by which the weight of an expert grows if it was
-            right.
-        eta: inverse temperature of the softmax heads that replace all hard and linear heads; the
-            circuit is then nearly exact. None keeps hard and linear heads, and the circuit is
-            exact.
-        heavy: used if ``eta`` is a number, in the softmax heads that replace head 3.2: logit of the
-            attention sink (a token that takes nearly all attention) minus the largest other logit.
-            36 suits float64, 20 float32.
-        match_logit: used if ``eta`` is a number, in variant R: logit of an expert that was right,
-            in head 3.2. 120 suits float64, 60 float32.
-        epsilon: used if ``eta`` is a number, in variant P: factor of the scores in the pair of
-            softmax heads that replaces head 3.2. Such a pair needs float64.
-        coordinates: position codes and rotation of the basis. Callers pass the four fields of
-            :class:`~circuits.basis.Coordinates` as keywords in its place: ``positions``,
-            ``n_lines``, ``seed``, ``rotation``.
+        variant: "R" has 3 layers. One head copies the old log-weights to the token ``w?``, where
+            the new state is read, and head 3.2 adds log_gamma for every right expert. "P" has 4
+            layers, and the scores of head 3.2 are the new log-weights, as in the paper.
+        log_gamma: log of the factor gamma > 1 by which the weight of an expert grows if the expert
+            was right.
+        eta: a number replaces all hard and linear heads by softmax heads, with which the circuit is
+            nearly exact; it is the inverse temperature of those that replace hard heads. None keeps
+            hard and linear heads, and the circuit is exact.
+        heavy: used with ``eta``, in both variants, for the softmax heads that replace head 3.2:
+            logit of the attention sink, a token that takes nearly all attention, minus the largest
+            other logit (``match_logit`` in "R", about 0 in "P"). 36 suits float64, 20 float32. In
+            a rotated basis, "R" needs about 20 or less.
+        match_logit: used with ``eta``, in variant "R", for the softmax head that replaces head 3.2:
+            logit of an expert who was right. 120 suits float64, 60 float32.
+        epsilon: used with ``eta``, in variant "P", where two softmax heads replace head 3.2. Their
+            logits are ``epsilon`` and ``-epsilon`` times the scores of head 3.2. A smaller
+            ``epsilon`` makes the two more linear, but their rounding errors larger
+            (:meth:`~circuits.circuit.Circuit.pair_error`). They need float64.
+        coordinates: position codes and rotation of the basis. Callers pass the fields of
+            :class:`~circuits.basis.Coordinates` as keywords in its place, as in
+            ``weighted_majority(4, positions="sinusoidal", n_lines=16, seed=0, rotation=1)``.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
@@ -226,9 +231,9 @@ def _get_unit(circuit: Circuit, values: Values, key: str) -> float:
     """Return the smallest divisor of a variable's relative errors: errors are divided by the larger
     of the true value and this unit.
 
-    The unit is ``log_gamma`` for log-weights and 1 for most other variables. For predictions it is
-    the largest log-weight / 500, but at least 1, because rounding errors of a softmax grow with its
-    logits.
+    The unit is ``log_gamma`` for log-weights. For predictions it is the largest log-weight / 500,
+    but at least 1, because rounding errors of a softmax grow with its logits. For all other
+    variables it is 1.
 
     Args:
         circuit: the circuit, for ``log_gamma``.

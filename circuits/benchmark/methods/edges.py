@@ -43,7 +43,7 @@ def _score_by_cutting(
         ablations: what a cut edge carries: "zero", "mean" or "resample".
         reading: which cases are used, see :func:`largest_effects`.
         subject: the machine; not used.
-        material: its runs.
+        material: the machine's runs, which methods share.
     """
 
     def effects(case: Case) -> np.ndarray:
@@ -70,7 +70,7 @@ def _score_by_attribution(
         steps: number of steps of integrated gradients; 1 for plain gradients.
         reading: which cases are used, see :func:`largest_effects`.
         subject: the machine; not used.
-        material: its runs.
+        material: the machine's runs, which methods share.
     """
     sources, destinations = np.array(material.candidates).T  # indices in the edge graph
 
@@ -95,7 +95,7 @@ def _score_by_attribution(
 
 
 def _make_cutting(ablations: tuple[str, ...], reading: str) -> Method:
-    """Return the method that cuts edges, for the arguments of :func:`_score_by_cutting`."""
+    """Return the method that cuts edges; the arguments are those of :func:`_score_by_cutting`."""
     key = f"{'+'.join(ablations)}:{reading}"
     name = " and ".join(_ABLATIONS[ablation] for ablation in ablations)
     answer = partial(_score_by_cutting, ablations, reading)
@@ -166,7 +166,9 @@ _BY_EDGES = (
 
 
 def _list_sites(material: Material) -> dict[str, Site]:
-    """Return the site of each node's output, by the name of the node."""
+    """Return the site of each node's output, by the name of the node, for the nodes in
+    ``material``.
+    """
     sites = {}
     for node in material.items("nodes"):
         # Heads and the embedding are sites as they are named; "mlp 0" is "mlp_out[0]".
@@ -188,7 +190,7 @@ def _score_by_patching(
         direction: "noising" (corrupted into clean) or "denoising" (clean into corrupted).
         reading: which cases are used, see :func:`largest_effects`.
         subject: the machine; not used.
-        material: its runs.
+        material: the machine's runs, which methods share.
     """
     sites = _list_sites(material)
 
@@ -212,12 +214,12 @@ def _score_by_patching(
 
 
 def _list_outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
-    """Score each node by the best score of its outgoing edges, 0 if it has none.
+    """Score each node by the largest score of its outgoing edges; a node without any gets 0.
 
     Args:
         key: key of the method that scores the edges.
         subject: the machine.
-        material: its runs.
+        material: the machine's runs, which methods share.
     """
     answer = METHODS["edges", key].answer(subject, material)
     best: dict[str, float] = {}
