@@ -171,8 +171,8 @@ class Fitted:
     """A probe of one target, fitted and scored by cross-validation.
 
     Attributes:
-        score: its score.
-        details: function without arguments that returns the other fields of a
+        score: the cross-validated score of the probe.
+        details: function without arguments that returns the other fields of the probe's
             :class:`~probes.result.ProbeResult`: name of a field -> value. It is called only if they
             are needed.
     """
@@ -183,10 +183,10 @@ class Fitted:
 
 def score_predictions(
     target: TargetValues,
-    predictions: Shaped[Array, "episode round k"],
+    predictions: Shaped[Array, "episode round output"],
     groups: Int[Array, " episode"],
     refit_probe: Callable[[], dict[str, Any]],
-    probabilities: Sequence[Float[Array, "episode round c"]] = (),
+    probabilities: Sequence[Float[Array, "episode round class"]] = (),
 ) -> Fitted:
     """Score cross-validated predictions of a target: by R2 for numbers, by accuracy for classes.
 
@@ -203,20 +203,22 @@ def score_predictions(
             if the probe predicts any; otherwise empty.
 
     Returns:
-        A :class:`Fitted` with two fields. ``score`` is the score. ``details`` is a function without
-        arguments that returns the other fields of :class:`~probes.result.ProbeResult`, name of a
-        field -> value: the score of each output, further metrics, names of the outputs, the
-        predictions, and what ``refit_probe`` returns.
+        A :class:`Fitted` with two fields. ``score`` is the score of all outputs together.
+        ``details`` is a function without arguments that returns the other fields of
+        :class:`~probes.result.ProbeResult`, name of a field -> value: the score of each output,
+        further metrics, names of the outputs, the predictions, and what ``refit_probe`` returns.
     """
     decodes_classes = target.kind == "class"
     y = target.values if decodes_classes else target.values.astype(np.float64)
     is_scored = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
 
-    def add_up(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
-        """Sum the scored entries over the rounds and episodes of each group, ``[group, output]``."""
+    def add_up(values: Shaped[Array, "episode round output"]) -> Float[Array, "group output"]:
+        """Sum the scored entries of ``values``, ``[episode, round, output]``, over the rounds and
+        episodes of each group, ``[group, output]``.
+        """
         return refit.sum_by_group((values * is_scored).sum(1), groups)
 
-    def score_ratio(values: Shaped[Array, "episode round k"]) -> ProbeScore:
+    def score_ratio(values: Shaped[Array, "episode round output"]) -> ProbeScore:
         """Return a loss averaged over all scored entries, with its interval.
 
         Args:
@@ -241,7 +243,9 @@ def score_predictions(
     score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), brier)
 
     def describe() -> dict[str, Any]:
-        """Return the fields of a :class:`~probes.result.ProbeResult` other than its score, by name."""
+        """Return the fields of this probe's :class:`~probes.result.ProbeResult` except its score:
+        name of a field -> value.
+        """
         metrics: dict[str, Interval] = {"accuracy" if decodes_classes else "r2": score}
         if not decodes_classes:
             metrics["mae"] = score_ratio(np.abs(y - predictions))
@@ -258,10 +262,14 @@ def score_predictions(
 
 
 def _find_most_frequent(
-    y: Int[Array, "episode round k"], is_scored: Bool[Array, "episode round k"]
-) -> Int[Array, " k"]:
+    y: Int[Array, "episode round output"], is_scored: Bool[Array, "episode round output"]
+) -> Int[Array, " output"]:
     """Return the most frequent class of each output among the scored entries, ``[output]``; class 0
     for an output without scored entries.
+
+    Args:
+        y: the true classes, ``[episode, round, output]``.
+        is_scored: mask of the entries that are scored, of the same shape.
     """
     classes_by_output = [y[is_scored[..., k], k] for k in range(y.shape[-1])]
     # minlength=1 gives an output without scored entries a count, so that argmax returns class 0.
@@ -269,10 +277,10 @@ def _find_most_frequent(
 
 
 def _sum_brier_losses(
-    y: Int[Array, "episode round k"],
-    is_scored: Bool[Array, "episode round k"],
+    y: Int[Array, "episode round output"],
+    is_scored: Bool[Array, "episode round output"],
     groups: Int[Array, " episode"],
-    probabilities: Sequence[Float[Array, "episode round c"]],
+    probabilities: Sequence[Float[Array, "episode round class"]],
 ) -> tuple[Float[Array, " group"], Float[Array, " group"]]:
     """Return the two sums of the Brier skill score, 1 - losses / references.
 
@@ -298,10 +306,15 @@ def _sum_brier_losses(
 
 
 def _log_losses(
-    y: Int[Array, "episode round k"], probabilities: Sequence[Float[Array, "episode round c"]]
-) -> Float[Array, "episode round k"]:
+    y: Int[Array, "episode round output"],
+    probabilities: Sequence[Float[Array, "episode round class"]],
+) -> Float[Array, "episode round output"]:
     """Return minus the log of the predicted probability of the true class, ``[episode, round,
     output]``.
+
+    Args:
+        y: the true classes, ``[episode, round, output]``.
+        probabilities: for each output, predicted class probabilities ``[episode, round, class]``.
     """
     stacked = np.stack(probabilities, 2)  # [episode, round, output, class]
     of_truth = np.take_along_axis(stacked, y[..., None], axis=-1)[..., 0]
@@ -336,7 +349,7 @@ class ControlScore:
 
     Attributes:
         name: name of the control.
-        score: its score.
+        score: score of the control.
         difference: the probe's score minus the control's, with a 95 % interval.
         counts: True if the verdict "yes" (the target can be decoded) requires the probe to beat
             this control. False if the control must succeed by construction, such as a probe of the
@@ -383,11 +396,11 @@ def _shuffle_episodes(
 
 
 def _control_task(
-    values: Shaped[Array, "episode round k"],
+    values: Shaped[Array, "episode round output"],
     types: Int[Array, "episode round"],
     seed: int,
     missing: Bool[Array, "episode round"] | None = None,
-) -> Shaped[Array, "episode round k"]:
+) -> Shaped[Array, "episode round output"]:
     """Return the random target of the control task (Hewitt and Liang 2019): rounds with equal
     inputs get the same value, which is that of a random round.
 
@@ -480,8 +493,8 @@ class GroupedTargets:
         """Fit a cross-validated probe for each target, and for further targets in the same
         episodes, such as the random targets of controls.
 
-        If some rounds are missing, they are left out, and each of the other rounds is treated as an
-        episode of one round, with the fold and group of its episode.
+        Missing rounds are left out. Each of the other rounds is then treated as an episode of one
+        round, with the fold and group of its episode.
 
         Args:
             kind: kind of probe, such as ridge regression.
@@ -574,9 +587,10 @@ class Problem:
 
     def with_baselines(self) -> Problem:
         """Return a copy whose field ``baselines`` has the scores of the two controls that read no
-        activations: probes of the round index, and of the round's inputs.
+        activations. One probe reads only the round index, the other only the round's inputs.
 
-        If there are several encodings of the inputs, the best score of each target counts.
+        If the inputs have several encodings, a probe of each is fitted, and the best score of each
+        target counts.
         """
         scores: dict[tuple[int, str], ProbeScore] = {}
         first = self.sample.targets[0]  # all targets have the same inputs
@@ -590,7 +604,7 @@ class Problem:
 
     def fit(
         self,
-        x: Float[Array, "episode round d"],
+        x: Float[Array, "episode round feature"],
         copies: Iterable[tuple[Array, GroupedTargets]] = (),
     ) -> list[tuple[Fitted, dict[str, ControlScore]]]:
         """Fit a probe of each target to activations, together with its controls.

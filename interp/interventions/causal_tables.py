@@ -83,8 +83,8 @@ class _Patching:
     Attributes:
         corruption: key of the corruption.
         sweeps: for each metric, the effects of patching every site separately.
-        rounds: the first metric's effects by round patched and round read; None if effects do not
-            propagate or no map was wanted.
+        rounds: effects of patching the whole carried state on the first metric, by round patched
+            and round read; None without this map (:attr:`Sample.n_map`).
     """
 
     corruption: str
@@ -113,12 +113,13 @@ def patch(
         round: index of the round that is corrupted and patched.
         components: components (kinds of activation) to patch. Empty for residual stream, attention
             outputs and heads of a transformer, or every hook point of another model.
-        metrics: keys of metrics. Empty for two, one of the prediction and one of the state. The
-            first is left out if the prediction cannot show the corruption.
+        metrics: keys of metrics. Empty for two, one of the prediction and one of the state. With
+            ``propagate=False``, the first is left out if a corruption, such as a flipped label,
+            shows in predictions of later rounds only.
         read_round: index of the round in which metrics are read; by default the first round in
             which the corruption can show.
-        propagate: whether later rounds read the changed state; False gives them the state of the
-            unpatched run.
+        propagate: True if rounds after the patched one read the changed state; False gives them the
+            state of the unpatched run.
         direction: "denoising" patches clean activations into the corrupted run, "noising" the
             reverse.
         sample: settings of the episodes and the corruption.
@@ -127,7 +128,7 @@ def patch(
         A record with three fields. ``corruption`` is the key of the corruption. ``sweeps`` has the
         effects on each metric, as a :class:`~interp.interventions.patching.PatchingResult`.
         ``rounds`` is a map of the effects of patching the whole carried state: on the first metric,
-        by round patched and round read. It is None if no map was wanted, or if ``propagate`` is
+        by round patched and round read. It is None if ``sample.n_map`` is 0 or ``propagate`` is
         False.
     """
     record = corruption(model, sample.corruption)
@@ -226,11 +227,14 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
 
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
-    """Return a table of the ``n`` sites with the largest effects on each metric, from the results
-    of :func:`patch`. It has one row per ``metric`` and ``site``. ``effect`` is the mean effect of a
-    patch, with its 95 % interval ``effect_low`` to ``effect_high`` and its ``p_value``.
-    ``fraction`` is the effect divided by the mean difference in the metric between clean and
-    corrupted run.
+    """Return a table of the sites with the largest effects on each metric. It has one row per
+    ``metric`` and ``site``. ``effect`` is the mean effect of a patch, with its 95 % interval
+    ``effect_low`` to ``effect_high`` and its ``p_value``. ``fraction`` is the effect divided by the
+    mean difference in the metric between clean and corrupted run.
+
+    Args:
+        result: the results, as :func:`patch` returned them.
+        n: number of sites for each metric.
     """
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]

@@ -1,9 +1,9 @@
 """Run an intervention experiment: edit activations in some rounds of a rollout, let the model
 continue, and read the outcomes.
 
-All other methods use the array that :func:`run` returns, ``[edit, episode, round, outcome]``. Each
+All other methods use the array that :func:`run` returns, ``[edit, episode, pair, outcome]``. Each
 edit is made in each of the experiment's ``rounds``, separately from other edits and other rounds.
-So the round axis has one entry for each pair (round edited, round read). An edit with a field
+So the axis ``pair`` has one entry for each pair (round edited, round read). An edit with a field
 ``rounds`` is made in all of these rounds together, as the model continues.
 docs/method/experiments.md describes what an :class:`Edit` may be, and what all results have in
 common. An effect is NOT evidence about normal use if the edit creates an activation that never
@@ -83,14 +83,14 @@ class Effects(Result):
     edits: tuple[str, ...]
     rounds: tuple[tuple[int, int], ...]
     outcomes: tuple[str, ...]
-    values: Float[Tensor, "edit episode round outcome"]
-    unpatched: Float[Tensor, "episode round outcome"]
+    values: Float[Tensor, "edit episode pair outcome"]
+    unpatched: Float[Tensor, "episode pair outcome"]
     activations: tuple[Mapping[Site, Tensor], ...] = ()
-    counted: Bool[Tensor, "episode round"] | None = None
+    counted: Bool[Tensor, "episode pair"] | None = None
     participants: Any = None
 
     @property
-    def effects(self) -> Float[Tensor, "edit episode round outcome"]:
+    def effects(self) -> Float[Tensor, "edit episode pair outcome"]:
         """Outcomes with each edit minus outcomes without it, ``[edit, episode, pair, outcome]``. A
         pair is a round that is edited and a round that is read.
         """
@@ -98,8 +98,8 @@ class Effects(Result):
 
     def require_all_edits(self, analysis: str) -> Effects:
         """Return this object unchanged, or raise an error if an edit could not be made in some
-        episode and round. This happens in looped models, which run a variable number of iterations
-        ("cycles"), if the edited iteration was not run.
+        episode and round. This happens in a looped model, which runs a variable number of
+        iterations ("cycles") per round, if it did not run the edited iteration.
 
         Args:
             analysis: name of the analysis, for the error message.
@@ -117,8 +117,8 @@ class Effects(Result):
 
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return a table with one row per edit, pair of rounds (``edited``, ``read``) and outcome,
-        the largest absolute effect first.
+        """Return a table with one row per edit, pair (round ``edited``, round ``read``) and outcome,
+        the row with the largest absolute effect first.
 
         ``effect`` is the mean over episodes of the outcome with the edit minus the outcome without
         it, with its 95 % interval ``effect_low`` to ``effect_high``. The column ``n_episodes`` is
@@ -144,8 +144,11 @@ class Effects(Result):
 
     def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the mean effect over episodes, the low and the high end of its 95 % interval, and
-        the number of counted episodes. The first three are ``[edit, round, outcome]``, the last
-        ``[edit, round]``.
+        the number of counted episodes. The first three are ``[edit, pair, outcome]``, the last
+        ``[edit, pair]``; a pair is (round edited, round read).
+
+        Args:
+            seed: seed of the bootstrap.
         """
         # [episode, edit, pair, outcome]
         effects = self.effects.double().movedim(1, 0).numpy(force=True)
@@ -167,6 +170,9 @@ class Effects(Result):
     def _draw(self, figures: Any) -> Any:
         """Draw a heat map of the mean absolute effect, with a row per edit. There is a column per
         round read or, if several rounds were edited, per number of rounds since the edit.
+
+        Args:
+            figures: module with the package's plotting functions.
         """
         # [edit, pair]: summed over outcomes; the mean leaves out episodes that are not counted.
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
@@ -219,12 +225,18 @@ class Tabulated(Result):
         return self.table
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the figure."""
+        """Draw the figure.
+
+        Args:
+            figures: module with the package's plotting functions.
+        """
         return self.picture(figures)
 
 
 def sort_by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
-    """Return a table sorted by the absolute value of the column ``by``, the largest first."""
+    """Return the table ``frame`` sorted by the absolute value of the column ``by``, the largest
+    first.
+    """
     return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
@@ -677,7 +689,7 @@ class Experiment:
             pairs += [(t, read) for read in range(first, end + 1)]
         return tuple(pairs)
 
-    def read(self, outputs: Outputs) -> Float[Tensor, "edit episode round outcome"]:
+    def read(self, outputs: Outputs) -> Float[Tensor, "edit episode pair outcome"]:
         """Apply the experiment's :attr:`readout` to outputs of edited runs. Return numbers
         ``[edit, episode, pair, outcome]``, where the pairs are those of :attr:`pairs`.
 
@@ -687,7 +699,7 @@ class Experiment:
         if callable(self.readout):
             numbers = convert_errors("readout=")(self.readout)(outputs)
             return check_type(
-                "what readout= gives", numbers, Float[Tensor, "edit episode round outcome"]
+                "what readout= gives", numbers, Float[Tensor, "edit episode pair outcome"]
             )
         starts, run, pairs = self.starts, self.run, self.pairs
         start_indices = [starts.index(t) for t, _ in pairs]
@@ -792,9 +804,9 @@ def run(experiment: Experiment) -> Effects:
     )
 
 
-def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
-    """Return the experiment's readout of the run without edits, ``[episode, pair, outcome]``, for
-    each pair (round edited, round read).
+def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode pair outcome"]:
+    """Return the outcomes that the experiment reads, computed from the run without edits,
+    ``[episode, pair, outcome]``. A pair is (round edited, round read).
     """
     base, lags = experiment.run, torch.arange(experiment.horizon + 1)
     starts = torch.tensor(experiment.starts).unsqueeze(1)  # rounds that are edited, [start, 1]
@@ -810,7 +822,7 @@ def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round 
     return experiment.read(Outputs([], predictions, carried))[0]
 
 
-def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
+def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode pair"]:
     """Return a mask ``[episode, pair]``: True where an episode counts for a pair (edited round,
     read round) of the experiment.
 
@@ -871,8 +883,9 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
 
 
 def _find_patched_sites(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
-    """Return (source run, one site per edit) if the experiment is plain activation patching: every
-    edit copies one whole site, all from the same run. Otherwise return None and an empty list.
+    """Return (source run, one site per edit) if the experiment is plain activation patching. This
+    is so if every edit copies one whole site, all from the same run, once. Otherwise return None
+    and an empty list.
     """
     not_plain: tuple[Rollout | None, list[Site]] = None, []
     every_edit = experiment.every_edit
@@ -907,10 +920,11 @@ def run_on(
 
     Args:
         model: the model.
-        run: the rollout that provides the input of the rounds.
-        rounds: index of the first round for each continuation.
-        horizon: number of rounds to run, including the first.
-        latents: state that each first round reads, ``[episode, round, row, width]``.
+        run: the rollout that provides the inputs of the rounds.
+        rounds: indices of the rounds from which the model is run, each separately; here called
+            first rounds.
+        horizon: number of rounds to run from each first round, which counts as one of them.
+        latents: state that each first round reads, ``[episode, first round, row, width]``.
         rewrite_state: function ``(first round, later round, state)`` -> the state that the later
             round reads instead of ``state``; None for no change.
 
@@ -1304,8 +1318,12 @@ def _run_following_rounds(
 
 
 def _predict_only(model: Machine, rows: Rows) -> Tensor | None:
-    """Return the predictions of some rounds, ``[row, ...]``, without computing their updates of the
-    state. Only transformers without hooks can do so; for other models return None.
+    """Return the predictions of a batch of rounds, ``[row, ...]``, without computing how the rounds
+    update the state. Only a transformer without hooks can do so; return None for another model.
+
+    Args:
+        model: the model.
+        rows: carried states and inputs; a row is one round of one episode.
     """
     # Transformers are the machines that can resume rounds; others have no `predict`.
     if not (can_resume_rounds(model) and model.is_quiet()):
@@ -1346,12 +1364,12 @@ def _list_later_changes(
 
 
 def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tensor) -> Tensor:
-    """Apply a change to some rows of an activation ``[row, ...]``, and return the new activation.
+    """Apply a change to some rows of an activation, and return the new activation.
 
     Args:
         change: function from an activation to a new one.
-        acting: which rows change; all other rows stay equal.
-        activation: the activation.
+        acting: True for the rows that change, ``[row]``; all others stay equal.
+        activation: the activation, ``[row, ...]``.
     """
     mask = add_axes(acting.to(activation.device), activation.ndim)  # [row, 1, ...]
     return torch.where(mask, change(activation), activation)

@@ -344,8 +344,9 @@ def _find_round(round: int, n_rounds: int) -> int:
 def _fit_decoder(
     machine: Machine, known: Episodes, algorithm: Algorithm, values: Values, round: int
 ) -> tuple[Writer, tuple[str, ...], tuple[str, ...]]:
-    """Fit a decoder of the variables that an algorithm carries from round to round, as far as an
-    affine map can decode them from a model's carried state.
+    """Fit an affine decoder from a model's carried state to the variables that an algorithm carries
+    from round to round. A variable counts as decodable if its R2 on held-out episodes is at least
+    .5.
 
     A variable with the same value in all episodes at this round is skipped.
 
@@ -353,12 +354,12 @@ def _fit_decoder(
         machine: the model.
         known: episodes for fitting.
         algorithm: the algorithm with the variables.
-        values: the algorithm's variables in these episodes, ``[episode, round, ...]``.
+        values: key of a variable -> its values in these episodes, ``[episode, round, ...]``.
         round: index of the round that reads the state.
 
     Returns:
-        The decoder; the keys of the variables that cannot be decoded; and those of the skipped
-        ones.
+        The decoder, as a :class:`~interp.interventions.moves.Writer`; the keys of the variables
+        that cannot be decoded; and the keys of the skipped variables.
     """
     run = rollout(machine, known)
     ridge = 0.0 if machine.is_handwired else RIDGE  # handwired states are exact
@@ -387,8 +388,8 @@ def _fit_decoder(
 def _play_machine(
     receiver: Machine, episodes: Episodes, memories: list[Memory]
 ) -> list[_Distributions]:
-    """Return a model's predictions from one round on, for several states that it carries into this
-    round.
+    """Return a model's predictions from one round on, once for each of several states that it
+    carries into this round.
 
     Args:
         receiver: the model.
@@ -397,7 +398,7 @@ def _play_machine(
 
     Returns:
         Predictions ``[episode, round, outcome]``: one array for each memory, one with the state
-        that it carries after the earlier rounds, and one with its initial state.
+        that the receiver carries after the earlier rounds, and one with its initial state.
     """
     run = rollout(receiver, episodes)
     round = memories[0].round
@@ -421,8 +422,8 @@ def _play_machine(
 def _play_algorithm(
     receiver: Algorithm, episodes: Episodes, memories: list[Memory]
 ) -> list[_Distributions]:
-    """Return an algorithm's predictions from one round on, for several states that it carries into
-    this round.
+    """Return an algorithm's predictions from one round on, once for each of several states that it
+    carries into this round.
 
     Args:
         receiver: the algorithm.
@@ -431,7 +432,7 @@ def _play_algorithm(
 
     Returns:
         Predictions ``[episode, round, outcome]``: one array for each memory, one with the state
-        that it carries after the earlier rounds, and one with its initial state.
+        that the receiver carries after the earlier rounds, and one with its initial state.
     """
     first = memories[0]
     for key in first.state:
@@ -461,7 +462,11 @@ def _play_algorithm(
 
 
 def _join_variables(state: Values) -> Tensor:
-    """Return the elements of all variables of one round, concatenated, ``[episode, element]``."""
+    """Return the elements of all variables of one round, concatenated, ``[episode, element]``.
+
+    Args:
+        state: key of a variable -> its values in this round, ``[episode, 1, ...]``.
+    """
     parts = [flatten_elements(numbers) for numbers in state.values()]  # [episode, 1, element] each
     return torch.from_numpy(np.concatenate(parts, axis=-1)[:, 0])
 

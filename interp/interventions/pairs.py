@@ -240,7 +240,10 @@ def warn_about_mismatch(pair: Pair) -> None:
     arbitrary episodes.
 
     Patches would then insert activations of unrelated episodes, but be scored with the labels of
-    the clean ones.
+    the clean episodes.
+
+    Args:
+        pair: the clean and the corrupted run.
     """
     n = min(pair.clean.n_episodes, _MAX_COMPARED)
     if n < _MIN_COMPARED:
@@ -332,9 +335,9 @@ class Metric:
     difference of two logits.
 
     Attributes:
-        key: its key.
-        name: its name in sentences and figures.
-        unit: its unit, such as "nats".
+        key: name of the metric in code and on the command line.
+        name: name in sentences and figures.
+        unit: unit of the numbers, such as "nats".
         measure: function of a :class:`Readout` (the patched runs) and a :class:`Pair` (the clean
             and the corrupted run) that returns numbers ``[*cell, episode]``; ``*cell`` are any
             leading axes of the readout, such as one for the patched sites.
@@ -353,23 +356,24 @@ class Metric:
 
 
 def _get_last_prediction(readout: Readout, pair: Pair) -> Tensor:
-    """Return the prediction of ``readout`` in round ``pair.read_round``,
-    ``[*cell, episode, ...]``.
+    """Return the prediction of ``readout`` in round ``pair.read_round``, ``[*cell, episode, ...]``;
+    ``*cell`` are the leading axes of ``readout``.
     """
     round_axis = -1 - pair.layout.prediction_axes  # before the axes of the prediction itself
     return readout.predictions.select(round_axis, -1)
 
 
-def _compute_probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
+def _compute_probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*cell episode outcome"]:
     """Return the distribution over outcomes that ``readout`` predicts in round ``pair.read_round``,
-    ``[*cell, episode, outcome]``.
+    ``[*cell, episode, outcome]``; ``*cell`` are the leading axes of ``readout``.
     """
     return pair.layout.distribution(_get_last_prediction(readout, pair))
 
 
-def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
+def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*cell episode outcome"]:
     """Return the log-probabilities of outcomes that ``readout`` predicts in round
-    ``pair.read_round``, ``[*cell, episode, outcome]``, clipped at log 1e-6.
+    ``pair.read_round``, clipped at log 1e-6, ``[*cell, episode, outcome]``; ``*cell`` are the
+    leading axes of ``readout``.
     """
     return _compute_probabilities(readout, pair).clamp_min(CLIP).log()
 
@@ -396,7 +400,7 @@ def _select_outcome(values: Float[Tensor, "*batch outcome"], outcome: Tensor) ->
 
 def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     """Return the difference, in ``readout``, between the log-probabilities of two outcomes of each
-    episode, ``[*cell, episode]``.
+    episode, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
 
     The first outcome has the largest rise of its log-probability from the corrupted to the clean
     run of ``pair``; the second has the largest fall, and is subtracted. If both are the same
@@ -409,8 +413,9 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
-    """Return the probability, in ``readout``, of one outcome, ``[*cell, episode]``: the outcome
-    with the largest rise of its log-probability from the corrupted to the clean run of ``pair``.
+    """Return the probability, in ``readout``, of one outcome: the outcome with the largest rise of
+    its log-probability from the corrupted to the clean run of ``pair``. The result is ``[*cell,
+    episode]``; ``*cell`` are the leading axes of ``readout``.
     """
     risen, _ = _find_largest_changes(pair)
     return _select_outcome(_compute_probabilities(readout, pair), risen)
@@ -418,21 +423,23 @@ def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
 
 def _sum_losses(readout: Readout, pair: Pair) -> Tensor:
     """Return the loss of ``readout``, summed over the rounds ``pair.round`` to ``pair.read_round``,
-    ``[*cell, episode]``. The labels are those of the clean episodes.
+    ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``. The labels are those of the
+    clean episodes.
     """
     return pair.losses(readout.predictions).sum(-1)
 
 
-def _get_predicted_number(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
+def _get_predicted_number(readout: Readout, pair: Pair) -> Float[Tensor, "*cell episode"]:
     """Return the real number that ``readout`` predicts in round ``pair.read_round``, the mean of
-    the predicted distribution, ``[*cell, episode]``.
+    the predicted distribution, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
     """
     return pair.layout.choose(_get_last_prediction(readout, pair))
 
 
 def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
     """Return how far the state of ``readout`` lies along the line from the corrupted to the clean
-    state of ``pair``, ``[*cell, episode]``, in units of the state.
+    state of ``pair``, in units of the state, ``[*cell, episode]``; ``*cell`` are the leading axes
+    of ``readout``.
 
     It is ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state.
     So it is 0 for the corrupted run, and the distance between the two states for the clean run. For
@@ -456,8 +463,8 @@ def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _compare_choices(readout: Readout, pair: Pair) -> Tensor:
-    """Return whether ``readout`` and the pair's clean run have the same most probable outcome,
-    ``[*cell, episode]``: 1 if so, otherwise 0.
+    """Return 1 where ``readout`` and the clean run of ``pair`` have the same most probable outcome,
+    otherwise 0, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
     """
     choice = _compute_probabilities(readout, pair).argmax(-1)
     clean = _compute_probabilities(pair.clean_readout, pair).argmax(-1)
@@ -465,8 +472,9 @@ def _compare_choices(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    """Return how far ``readout`` moves from the corrupted run's predicted number towards the clean
-    run's, ``[*cell, episode]``.
+    """Return how far the number that ``readout`` predicts lies from the corrupted run's in the
+    direction of the clean run's, ``[*cell, episode]``; ``*cell`` are the leading axes of
+    ``readout``.
 
     If the corrupted run predicts 1 and the clean run 3, a prediction of 2.5 gives 1.5, and 0 gives
     -1.
@@ -477,8 +485,8 @@ def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
-    """Return the squared difference between the real numbers that ``readout`` and the pair's clean
-    run predict, ``[*cell, episode]``.
+    """Return the squared difference between the real numbers that ``readout`` and the clean run of
+    ``pair`` predict, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
     """
     clean = _get_predicted_number(pair.clean_readout, pair)
     return (_get_predicted_number(readout, pair) - clean).square()
@@ -549,6 +557,9 @@ def name_output_metrics(layout: RoundLayout) -> tuple[str, str]:
     A head or MLP that affects only one output has no effect on the metric of the other output. So
     methods that search for relevant heads and MLPs find far more of them with both metrics than
     with one (``interp benchmark``).
+
+    Args:
+        layout: token layout of the rounds, which says what is predicted.
     """
     return "logit_diff" if layout.kind == "classes" else "prediction", "state"
 

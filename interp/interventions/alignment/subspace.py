@@ -308,7 +308,7 @@ def identified_rank(
 
 def _find_normals(
     algorithm: Algorithm, base: Values, source_value: NDArray, variable: str, step: float
-) -> Float[NDArray, "found element"]:
+) -> Float[NDArray, "crossing element"]:
     """Find the normals of the algorithm's decision boundary where it crosses the lines from the
     base's to the source's values of a variable.
 
@@ -319,14 +319,14 @@ def _find_normals(
 
     Args:
         algorithm: the algorithm.
-        base: its variables in the base rounds, ``[pair, 1, ...]`` each.
+        base: the algorithm's variables in the base rounds, ``[pair, 1, ...]`` each.
         source_value: value of the variable in the source rounds, ``[pair, 1, ...]``.
         variable: key of the variable.
         step: size of the shifts.
 
     Returns:
-        One normal for each pair, not scaled to length 1. Pairs are left out if one of the shifted
-        lines does not cross the boundary nearby.
+        One normal for each pair, not scaled to length 1, ``[crossing, element]``. A pair is left
+        out if one of the shifted lines does not cross the boundary nearby.
     """
     shape = source_value.shape
     n_pairs = len(source_value)
@@ -421,7 +421,7 @@ class RoundsWithSite:
     def __init__(
         self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
     ) -> None:
-        """Read the activations at the site in the chosen rounds of both rollouts."""
+        """Read the activations at ``site`` in the rounds ``rounds`` of both rollouts."""
         base_run, _ = runs
         layout, hook = base_run.layout, site.hook
         self.model, self.layout, self.site, self.hook = model, layout, site, hook
@@ -456,7 +456,7 @@ class RoundsWithSite:
         basis[is_used] = drawn
         return basis
 
-    def span_differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
+    def span_differences(self, pairs: Pairs) -> Float[Tensor, "width direction"]:
         """Return an orthonormal basis of the space that the differences between source and base
         activations span, over all ``pairs``: one basis vector per column, ``[width, direction]``.
         """
@@ -519,8 +519,9 @@ class RoundsWithSite:
 
 
 class _RoundsFromSite(RoundsWithSite):
-    """A faster form of :class:`RoundsWithSite` for sites in the residual stream of a transformer:
-    rounds are computed only from the site on.
+    """A faster form of :class:`RoundsWithSite`, for a site in the residual stream of a transformer
+    at one position. A base round is computed only from the site's layer and position on. What comes
+    before them is the same as in the unchanged run, and is stored.
 
     The arguments are those of :class:`RoundsWithSite`.
     """
@@ -584,11 +585,11 @@ class _RoundsFromSite(RoundsWithSite):
 
     def run_pairs(self, intervention: Intervention, pairs: Pairs, indices: Tensor) -> Tensor:
         """Run the base rounds of some pairs with the activation at the site changed, and return the
-        outcomes, with gradients.
+        model's outputs. Gradients are computed if they are enabled in torch.
 
         Args:
             intervention: function from the base's and the source's activation to the new
-                activation.
+                activation, ``[pair, width]`` each.
             pairs: the pairs.
             indices: indices of the pairs to run.
 
@@ -608,11 +609,11 @@ class _RoundsFromSite(RoundsWithSite):
 
         Args:
             intervention: function from the base's and the source's activation to the new
-                activation.
+                activation, ``[pair, width]`` each.
             pairs: the pairs.
 
         Returns:
-            Logits or probabilities, ``[pair, outcome]``.
+            Logits, ``[pair, outcome]``; probabilities if the model outputs these.
         """
         base = pairs.base
         new = intervention(self.base[base], self.source[pairs.source])
@@ -692,14 +693,14 @@ class Fit:
     """The result of training a subspace.
 
     Attributes:
-        basis: orthonormal basis of the subspace, ``[d_model, rank]``.
+        basis: orthonormal basis of the subspace, ``[width, rank]``.
         loss: mean loss on the pairs that decide when to stop. It is the cross-entropy of the
             model's prediction after the interchange, with the algorithm's distribution as the
             target. For models that output probabilities, it is the squared distance of the two.
         steps: number of training steps from each random start.
     """
 
-    basis: Float[Tensor, "d_model rank"]
+    basis: Float[Tensor, "width rank"]
     loss: float
     steps: tuple[int, ...]
 
@@ -779,9 +780,7 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
     return any(gradient.any() for gradient in gradients if gradient is not None)
 
 
-def _draw_subspace(
-    span: Float[Tensor, "d_model direction"], rank: int, seed: int
-) -> LearnedSubspace:
+def _draw_subspace(span: Float[Tensor, "width direction"], rank: int, seed: int) -> LearnedSubspace:
     """Draw a random subspace of the space that ``span`` spans. Its basis has one coordinate for
     each direction of ``span``, so ``span @ subspace.basis`` is the basis in the space of
     activations.
@@ -799,7 +798,7 @@ def _draw_subspace(
 
 def _train_from_start(
     rounds: RoundsWithSite,
-    span: Float[Tensor, "d_model direction"],
+    span: Float[Tensor, "width direction"],
     rank: int,
     training: Pairs,
     stopping: Pairs,
@@ -811,8 +810,9 @@ def _train_from_start(
     the smallest stopping loss.
 
     Args:
-        rounds: runs rounds with the subspace interchanged.
-        span: orthonormal directions that the subspace lies in.
+        rounds: runs base rounds with a changed activation; here, its part in the subspace is taken
+            from the source round.
+        span: orthonormal directions, as columns, whose span contains the subspace.
         rank: number of dimensions of the subspace.
         training, stopping: pairs to train on, and pairs on which the loss decides when to stop.
         search: settings.
@@ -851,16 +851,17 @@ def _train_from_start(
 def _compute_loss(
     rounds: RoundsWithSite, intervention: Intervention, pairs: Pairs, indices: Tensor
 ) -> Tensor:
-    """Return the training loss of a subspace, a scalar: the mean cross-entropy of the model's
-    outcomes with the counterfactual distributions as targets. For a model that outputs
-    probabilities it is the mean squared distance.
+    """Return the mean loss of some pairs, a scalar: the cross-entropy of the model's prediction
+    after an intervention, with the pair's target distribution (:attr:`Pairs.target`). For a model
+    that outputs probabilities it is the squared distance of the two.
 
-    Targets are distributions, because with hard labels the best subspace would move the prediction
-    further than the variable does.
+    Targets are distributions, not the algorithm's choices. With choices, the best subspace would
+    move the prediction further than the variable does.
 
     Args:
-        rounds: runs rounds with the subspace interchanged.
-        intervention: function from the base's and the source's activation to the new activation.
+        rounds: runs base rounds with a changed activation.
+        intervention: function from the base's and the source's activation to the new activation,
+            ``[pair, width]`` each.
         pairs: the pairs.
         indices: indices of the pairs over which the mean is taken.
     """
