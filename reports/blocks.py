@@ -380,14 +380,14 @@ def _write_interval(value: Interval, spec: str | None) -> str:
 
 
 def _format_sign(text: str) -> str:
-    """Replace the hyphens of a formatted number by minus signs, and drop the sign of one that is
+    """Return a formatted number with minus signs in place of hyphens, and without the sign if it is
     rounded to 0, such as "-0.00" or "-0.0%".
     """
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
 def format_number(value: float | np.number[Any]) -> str:
-    """Format a number as text, with four significant digits and thousands separators.
+    """Format the number ``value`` as text, with four significant digits and thousands separators.
 
     Very small and very large numbers are written as powers of ten.
 
@@ -448,10 +448,11 @@ def counts(measures: Sequence[Measure]) -> str:
 @dataclass(frozen=True)
 @checked_fields
 class Measures:
-    """A block that draws measures (claims with a number, a threshold and a verdict) as intervals on
-    a scale from 0 to 1, one row each, above a folded table of them.
+    """A block that draws measures (claims with a number, a threshold and a verdict). Each row has
+    the interval of one measure on a scale from 0 to 1; a folded table of all measures follows.
 
-    A number that is not a share is shown as text. docs/method/pages.md explains the drawing.
+    A number that is not a share (from 0 to 1) is shown as text. docs/method/pages.md explains the
+    drawing.
 
     Attributes:
         measures: the measures.
@@ -542,8 +543,9 @@ class Measures:
 
     @checked
     def describe(self, measure: Measure) -> str:
-        """Return a measure as text with its number, threshold and controls, for screen readers and
-        for numbers that are not drawn.
+        """Return a measure's number, threshold and controls as text. It is for screen readers, and
+        is shown in place of marks if the number is no share, and so has no place on the scale from
+        0 to 1.
         """
         if math.isnan(measure.number.estimate):
             return measure.reason

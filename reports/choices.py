@@ -96,8 +96,16 @@ def players_of(
 
 
 def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDArray[np.float64]:
-    """Draw a network's choices ``[episode, round]`` from its predictions, among the arms on offer.
-    Rounds whose choice or reward is unknown in the data have NaN.
+    """Draw a network's choices from its predictions, among the arms on offer.
+
+    Args:
+        network: the network.
+        episodes: the episodes in which the network chooses.
+        seed: seed of the draws.
+
+    Returns:
+        Indices of arms, ``[episode, round]``; NaN in rounds whose choice or reward is unknown in
+        the data.
     """
     probabilities = predictor(network)(episodes) * episodes.offered  # [episode, round, arm]
     waits = np.random.default_rng(seed).exponential(size=probabilities.shape)
@@ -213,15 +221,16 @@ def write(
 
 
 def _explain_together(name: str, player: Player, gru_units: int, seed: int) -> _Explained:
-    """Explain all choices of a player, treating them as one player's. Of many participants, some
-    are drawn.
+    """Explain the choices of all participants of a player together, as if one participant had made
+    them. If they made more than 20,000 choices, participants are drawn at random
+    (:func:`~interp.choices.players.draw_people`).
 
     Args:
-        name: name of the player.
-        player: its rounds and choices.
-        gru_units: hidden units of a recurrent network (GRU) that is cross-fitted over participants
-            for comparison; 0 for none.
-        seed: seed of bootstraps and of the GRU.
+        name: name of the player: the participants of a table, a network or a language model.
+        player: its episodes and choices.
+        gru_units: number of hidden units of a recurrent network (GRU) that is fitted for
+            comparison, and predicts participants that it was not fitted to; 0 for none.
+        seed: seed of the draw, of bootstraps and of the GRU.
     """
     rows, drawn = draw_people(player.episodes, player.choices, seed)
     episodes = player.episodes.select(rows)
@@ -252,10 +261,10 @@ class _Explained:
     """The analysis of one player.
 
     Attributes:
-        player: its rounds and choices.
-        drawn: a sentence on which participants were drawn for the fits to all together; "" if all
-            were used.
-        explanation: the explanation of all their choices.
+        player: the player's episodes and choices.
+        drawn: a sentence that says how many participants were drawn for the fits to all of them
+            together; "" if all were used.
+        explanation: the explanation of the choices of all (drawn) participants together.
         sources: models for which the page draws phase portraits (how a round changes the next
             choice), by name.
         participants: the explanation of each participant; None if not computed.

@@ -138,9 +138,11 @@ class Answer:
         return moves
 
     def _measure_change(self, before: _Array, after: _Array) -> _Array:
-        """Return the change of predictions ``[..., round, outcome]`` in each round, ``[...,
-        round]``. It is the total variation distance of distributions, or the absolute change of a
-        predicted mean.
+        """Return how far predictions differ in each round, ``[..., round]``. This is the total
+        variation distance of distributions, or the absolute difference of predicted means.
+
+        Args:
+            before, after: predictions without and with a change, ``[..., round, outcome]``.
         """
         change = np.abs(after - before)
         if self.setup.predicts_classes:
@@ -203,17 +205,18 @@ class Answer:
 
 
 def answer(setup: Setup, view: View, whole: bool = True) -> Answer:
-    """Run one episode on the machine and on its algorithm, without and with the edits of a page.
-    Random changes of equal size are the controls.
+    """Run one episode on a machine and on its algorithm, without and with the edits of a page. The
+    controls are random changes of the machine's activations, each as large as an edit's change.
 
     Args:
         setup: the machine with its episodes.
         view: what the page shows: an episode, a round and edits.
-        whole: True makes all edits in the machine. False is for a reference machine: it makes only
-            edits of inputs (kind "input") and of the decoded state ("move"). It leaves out edits
-            that copy a whole state ("memory") or an activation of another episode ("patch"), and
-            those that set an activation to 0 ("zero") or to its mean over episodes ("mean"). The
-            algorithm gets the same edits in both cases: all that have a counterpart in it.
+        whole: True makes all edits in the machine. False is for the reference machine, with which a
+            page compares its machine. It gets only edits of inputs (kind "input") and of the
+            decoded state ("move"). It gets none that copy a state ("memory") or an activation of
+            another episode ("patch"), or set an activation to 0 ("zero") or to its mean over
+            episodes ("mean"). The algorithm gets all edits that have a counterpart in it, whether
+            ``whole`` is True or False.
 
     Returns:
         The runs and predictions without and with the edits, and the machine's predictions under the
@@ -275,7 +278,12 @@ def answer(setup: Setup, view: View, whole: bool = True) -> Answer:
 
 
 def _require_existing(setup: Setup, view: View) -> None:
-    """Raise InputError if the episode or the round of the view does not exist."""
+    """Raise InputError if the episode or the round of a view does not exist.
+
+    Args:
+        setup: the machine with its episodes.
+        view: what the page shows: an episode, a round and edits.
+    """
     n_episodes = len(setup.episodes)
     require(
         view.episode < n_episodes,
@@ -289,7 +297,9 @@ def _require_existing(setup: Setup, view: View) -> None:
 
 
 def _predict(setup: Setup, run: Rollout) -> _Array:
-    """Return the probabilities, or means, that a run predicts, ``[episode, round, outcome]``."""
+    """Return the probabilities, or means, that a run of the machine predicts, ``[episode, round,
+    outcome]``. ``setup`` has the layout that computes them from raw predictions.
+    """
     distribution = setup.layout.distribution(run.predictions)
     return distribution.double().numpy(force=True)
 

@@ -44,10 +44,10 @@ class _StateNumber:
     """One number of the state that is decoded from the latents.
 
     Attributes:
-        name: its name on the page.
-        key: key of its variable.
-        index: its index in the flattened variable.
-        without_edits, with_edits: its value in every round, ``[round]``.
+        name: name of the number on the page.
+        key: key of the variable that the number belongs to.
+        index: index of the number in the flattened variable.
+        without_edits, with_edits: the number in every round, ``[round]``.
     """
 
     name: str
@@ -66,7 +66,7 @@ class _StateNumber:
 
 def _find_state_number(answer: Answer) -> _StateNumber | None:
     """Return the number of the decoded state that the edits change most; if they change none, the
-    one that varies most.
+    number that varies most over rounds.
 
     Return None if no state can be decoded.
     """
@@ -348,8 +348,8 @@ def _measure_importance(row: dict[str, Any]) -> float:
 
 
 def _list_state(answer: Answer) -> list[dict[str, Any]]:
-    """Return one row per number of the decoded state that the shown round reads: its values without
-    and with the edits, in machine and algorithm.
+    """Return one row per number of the decoded state that the shown round reads: the number's
+    values without and with the edits, in machine and algorithm.
     """
     t = answer.view.round
     before, after = answer.decoded  # {key: [round, ...]}
@@ -373,8 +373,16 @@ _Choices = list[tuple[str, str]]
 
 
 def _list_choices(setup: Setup) -> dict[str, Any]:
-    """List the options of the page's forms, by form: inputs to change, numbers of the state, heads,
-    and sites.
+    """List the options of the page's forms.
+
+    Args:
+        setup: the machine with its episodes.
+
+    Returns:
+        A dictionary of five lists. "inputs" and "numbered" have changes of an input, without and with a number to
+        enter; "state" has the single numbers of the decoded state. Each option of these three is a
+        pair (value that the form sends, displayed name). "heads" and "places" have the names of
+        heads, and of all sites whose activation can be edited.
     """
     numbered: _Choices = []
     for corruption in setup.task.analysis.corruptions():
@@ -403,8 +411,8 @@ def _list_choices(setup: Setup) -> dict[str, Any]:
 
 
 def _list_inputs(setup: Setup) -> _Choices:
-    """List the possible changes of a single input for a form, as (value that the form sends,
-    displayed name).
+    """List the possible changes of a single input of the machine's episodes for a form, as pairs
+    (value that the form sends, displayed name).
     """
     inputs = []
     for corruption, name, options in setup.input_changes:

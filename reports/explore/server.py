@@ -534,11 +534,13 @@ def explore(
     the page's ``address``, to open in a browser.
 
     Args:
-        model: a machine, or what :func:`interp.load` takes.
-        reference: another machine of the same task, which runs the same episodes, with the view's
-            edits of inputs and of the decoded state.
-        view: what the page shows first: the query string of a saved address. Without a round and an
-            edit, the page opens with a change of one input in the middle round.
+        model: the machine, or the name or checkpoint folder with which :func:`interp.load` loads it.
+        reference: a machine of the same task to compare ``model`` with, passed in the same way; None
+            for none. It runs the same episodes. Of the page's edits it gets those of inputs and of
+            the decoded state; all others apply to ``model`` only.
+        view: query string of a saved address, which says what the page shows first: an episode, a
+            round and edits. If it names no edit, and no round but 0, an edit of the middle round is
+            chosen, usually a change of one input (:meth:`Explorer.choose_opening_view`).
         port: port of the server; 0 for any free one.
 
     >>> import interp

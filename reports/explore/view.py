@@ -78,9 +78,9 @@ class Setup:
 
         Args:
             model: the machine.
-            origin: Python code that loads it; "" for a reference machine.
+            origin: Python code that loads the machine; "" for a reference machine.
             episodes: the episodes.
-            regime, seed: the regime and the seed with which they were sampled.
+            regime, seed: the regime and the seed with which the episodes were sampled.
             reference: the reference machine with the same episodes; None without one.
         """
         self.model = model
@@ -206,8 +206,9 @@ class Setup:
         return [f"{key}: {label}" if label != key else key for label in labels]
 
     def list_addresses(self, key: str) -> list[str]:
-        """Return how edits write the single numbers of a decoded variable, in the order of the
-        flattened variable, such as "counts.0", "counts.1"; only the key for a single number.
+        """Return how an edit names each single number of a decoded variable, such as "counts.0",
+        "counts.1", in the order of the flattened variable. A variable of one number has its key as
+        the name.
 
         Args:
             key: key of the variable.
@@ -230,8 +231,8 @@ class Setup:
 
     @cached_property
     def decoder_error(self) -> str:
-        """The error because of which the algorithm's state cannot be decoded from the latents; "" if
-        it can.
+        """The error that says why the algorithm's state cannot be decoded from the latents; "" if
+        the state can be decoded.
         """
         try:
             return "" if self.writer.shapes else "the decoder reads no variable"
@@ -311,15 +312,18 @@ class Edit:
         kind: "input" (change an input), "move" (change the decoded state), "memory" (copy a state
             into the machine), "patch" (copy an activation of another episode), "zero" (set an
             activation to 0) or "mean" (set it to its mean over episodes).
-        round: index of the round in which it acts.
+        round: index of the round in which the edit acts.
         what: for "input" the key of a corruption (a way to change inputs), such as "flip-vote"; for
-            "move" a number of the state, such as "counts.1"; for "memory" the state that is copied:
+            "move" one number of the decoded state, such as "counts.1", number 1 (counted from 0) of
+            the variable "counts"; for "memory" the state that is copied:
             "reference" (that of the reference machine) or "start" (the initial one of this
-            machine); otherwise the site of the activation, such as "L1H0@p?".
+            machine); otherwise the site of the activation. The site "L1H0@p?" is head 0 of layer 1,
+            both counted from 0, at the position ``p?``, where the prediction is read.
         value: for "input" the options of the corruption, such as "expert=p_2", or "-" for none; for
             "move" the number that is added; for "memory" and "patch" the index of the episode that
             is copied from; for "zero" and "mean" always "-".
-        in_later_rounds: True if it also acts in all later rounds; never for "input" and "memory".
+        in_later_rounds: True if the edit also acts in all later rounds; never for "input" and
+            "memory".
     """
 
     kind: str
@@ -521,7 +525,9 @@ class Edit:
         return {key: values[key][:, 0 if is_start else round] for key in state}
 
     def _replaces_all_latents(self, setup: Setup) -> bool:
-        """Return True if an edit of the kind "patch" replaces all carried latents."""
+        """Return True if the site of this edit, of the kind "patch", is all carried latents of the
+        machine in ``setup``.
+        """
         site = self.get_site(setup)
         if site.kind.axes != "latent":
             return False

@@ -60,7 +60,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         return keys[:n_claimed] if context.quick else keys
 
     def compute(context: Context) -> list[ProbeResult]:
-        """Fit a probe for each target that varies over the episodes."""
+        """Fit a probe for each target that varies over the report's episodes."""
         varying = []
         for key in choose_targets(context):
             target, moment = parse_target(key, context.task)
@@ -122,8 +122,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
 
 def _find_widest_site(context: Context) -> str:
-    """Return the name of the site to probe: all latents; or, if a channel of them grows in every
-    round, the widest channel of fixed size.
+    """Return the name of the site to probe in the report's model: all latents; or, if a channel
+    (part of the latents) grows in every round, the widest channel of fixed size.
     """
     channels = context.model.channels
     fixed = [channel for channel in channels if not channel.grows] or channels
@@ -209,11 +209,13 @@ def state(
         text_if_decoded: text for a learned model, where the state is decoded.
         probed: key of the variable to decode, one of the report's probe targets; the main state
             variable of the algorithm (its ``memory``) when empty.
-        units: two labels of the axis, for an exactly read and for a decoded state.
+        units: two labels of the vertical axis, for an exactly read and for a decoded state; the
+            name of the variable if empty.
     """
 
     def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:
-        """Draw the model's state over the algorithm's, and their difference.
+        """Draw the model's state and the algorithm's state in one panel, the model's on top, and
+        their absolute difference in a second panel at the right. Return the figure.
 
         Args:
             trajectory: both states over one episode.
@@ -325,6 +327,10 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
     """Decode a probe's target by a least-squares fit on more and other episodes, which is better
     than the probe's own fit.
+
+    Args:
+        context: context of the report.
+        result: result of the probe.
 
     Returns:
         The decoded values in the report's episodes, ``[episode, round, output]``.
