@@ -186,8 +186,8 @@ class Trial:
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        """The names of the task's regimes (distributions of episodes) that can be sampled in sizes
-        that the model supports.
+        """The names of the task's regimes (distributions of episodes) that have episodes of the
+        model's sizes, such as its number of experts.
         """
         possible = []
         for regime in self.task.data.regimes():

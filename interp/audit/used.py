@@ -117,7 +117,7 @@ def change_states(
     Args:
         trial: the model with its run.
         rounds: indices of the rounds that read the states.
-        change: the replacement, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
         channel: name of the part of the state that is replaced, such as h of an LSTM; by default
             the whole state.
 
@@ -140,7 +140,7 @@ def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Te
     Args:
         trial: the model with its run.
         rounds: indices of the rounds that read the states.
-        change: the replacement, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
         unchanged: the states that these rounds read, ``[written, episode, row, width]``.
 
     Returns:
@@ -197,7 +197,7 @@ def measure_influence(trial: Trial, channel: str, change: str) -> _Influence:
     Args:
         trial: the model with its run.
         channel: name of the part of the state that is replaced, such as h of an LSTM.
-        change: the replacement, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
 
     Returns:
         Two arrays ``[write, episode, lag]``: ``effect``, the distance between changed and unchanged
@@ -224,7 +224,7 @@ def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
 
     Args:
         trial: the model with its run.
-        change: the replacement, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
     """
     if change != Change.SAME:
         return np.ones((len(trial.writes), trial.shape[0]), bool)
@@ -276,7 +276,7 @@ def predict_with(
 
     Args:
         trial: the model with its run.
-        change: the replacement, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
         channel: name of the part of the state that is replaced, such as h of an LSTM; by default
             the whole state.
     """
@@ -301,7 +301,7 @@ class _Worth(NamedTuple):
     """How much the carried state lowers the loss of a model, compared with a replacement.
 
     Attributes:
-        change: the replacement, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
         share: share of the loss with the replacement that the unchanged state removes.
         effect: mean distance between predictions with the replacement and with the unchanged state.
     """
@@ -369,7 +369,7 @@ def measure_worth(trial: Trial, change: str, channel: str = ALL) -> _Worth:
 
     Args:
         trial: the model with its run.
-        change: the replacement, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
         channel: name of the part of the state that is replaced, such as h of an LSTM; by default
             the whole state.
 
@@ -385,20 +385,21 @@ def share_of_loss(
 ) -> _Worth:
     """Compute the share of the loss that the state removes, from predictions with a changed state.
 
-    The share is (loss with the changed state - loss with the unchanged state) / loss with the
-    changed state, with losses summed over episodes and rounds. If the denominator is 0, so is the
-    share.
+    The share is ``(changed loss - unchanged loss) / changed loss``. The losses are those with the
+    changed and with the unchanged state, summed over episodes and rounds (in the denominator, their
+    absolute values). The share is 0 if the changed loss is 0.
 
-    If the replacement is another episode's state or the mean state, the numerator is corrected. It
-    should count only the part of the loss that a state's information about its own episode removes.
-    To find the remaining part, the numerator is computed again with every prediction scored on the
-    labels of another episode. The result is subtracted.
+    If another episode's state or the mean state replaces the state, the share counts only the
+    state's information about its own episode. But a changed state may also raise the loss on the
+    labels of any episode. This rise is measured by comparing each episode's labels with the
+    predictions of a random other episode. It is averaged over 8 draws, and subtracted from the
+    numerator.
 
     Args:
         trial: the model with its run.
         changed: predictions with the changed state, ``[episode, round, ...]``.
-        change: the replacement for the state, a :class:`Change`. It decides whether the numerator
-            is corrected.
+        change: what replaces the state: a member of :class:`Change`. It decides whether the rise is
+            subtracted.
         rounds: slice of the rounds that count.
 
     Returns:
@@ -424,17 +425,18 @@ def share_of_loss(
 def _measure_saved_by_chance(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], rounds: slice
 ) -> Float[np.ndarray, " episode"]:
-    """Return the loss that the state removes if predictions are scored against the labels of other
-    episodes. This part of the gain is not information about the episode.
+    """Return the part of the loss that the state removes without information about the episode: the
+    rise of the loss by a changed state, if each episode's labels are compared with another
+    episode's predictions.
 
     Args:
         trial: the model with its run.
-        changed: predictions with a changed state.
-        rounds: the rounds that count.
+        changed: predictions with a changed state, ``[episode, round, ...]``.
+        rounds: slice of the rounds that count.
 
     Returns:
-        Sum over these rounds, ``[episode]``, averaged over :data:`_N_FURTHER` draws of other
-        episodes.
+        The rise of the loss, ``[episode]``, summed over these rounds, and averaged over
+        :data:`_N_FURTHER` random draws of the other episodes.
     """
     predictions = trial.run.predictions
     saved = []
@@ -518,7 +520,9 @@ def check_content(trial: Trial) -> Measure:
 
 
 def _describe_effect(worth: _Worth) -> str:
-    """Return a sentence that says how far predictions move with a replaced state."""
+    """Return a sentence with the effect of a replaced state on predictions, ``worth.effect``, and
+    the name of the replacement.
+    """
     return f"Predictions move by {worth.effect} with {worth.change}."
 
 
@@ -594,7 +598,7 @@ def _measure_worth_later(trial: Trial, change: str) -> _Worth:
 
     Args:
         trial: the model with its run.
-        change: by what the state is replaced, a :class:`Change`.
+        change: what replaces the state: a member of :class:`Change`.
     """
     rounds = range(1, trial.shape[1] - 1)  # those that read an earlier state and have a next round
     # Two rounds are run again: the one that reads the changed state, and the next one.

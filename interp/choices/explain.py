@@ -339,8 +339,8 @@ class ChoiceExplanation(Result):
         )
 
     def _draw(self, figures: Any) -> Any:
-        """Draw how much each family's cross-validated loss exceeds the lowest one; families without
-        a memory are grey.
+        """Draw how much each family's cross-validated loss exceeds the lowest loss of all families;
+        families without a memory are grey.
 
         Args:
             figures: module with the package's plotting functions.
@@ -742,8 +742,9 @@ def _compare_with_machine(
         untrained: the predictions of the untrained copy, in the same shape, or None.
 
     Returns:
-        The gains of the machine over the best memoryless family and over the copy, the gain of the
-        best family over the machine, and a posterior-predictive check.
+        How much lower the machine's loss is than that of the best memoryless family and than that
+        of the copy; how much lower the best family's loss is than the machine's; and a
+        posterior-predictive check of the machine.
     """
     ranked = sorted(scores, key=lambda score: float(score.losses.sum()))
     floor = next(score for score in ranked if score.memoryless)
@@ -751,7 +752,14 @@ def _compare_with_machine(
     n_expected = floor.fitted.shape[-1]  # outcomes (or slots) in a family's predictions
 
     def score_machine(predictions: Any) -> FamilyScore:
-        """Check the predictions of the machine or its copy, and score them like a family's."""
+        """Score the predictions of the machine or of its untrained copy on the player's choices.
+        Nothing is fitted but the temperature and the lapse rate, which map predictions to choices.
+
+        Args:
+            predictions: probabilities on all episodes, ``[episode, round, outcome]``. Wrong numbers
+                of episodes or rounds are refused. So is a wrong number of outcomes, unless rounds
+                offer different options.
+        """
         p = checked_distributions(predictions, episodes)[rows]
         n_outcomes = p.shape[-1]
         # With offers, the last axis of a family's predictions has offered options, not outcomes, so

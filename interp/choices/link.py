@@ -52,10 +52,11 @@ class Link:
     a lapse rate.
 
     Attributes:
-        lapse: lapse rate: share of the choices that are uniform guesses.
+        lapse: lapse rate, the share of the choices that are uniform guesses.
         temperature: 0 chooses the likeliest outcome, 1 samples from the distribution.
         tied: probability of choosing each outcome in rounds where the predicted distribution is
-            uniform, ``[outcome]``; ``[slot]`` if rounds offer different options.
+            uniform, ``[outcome]``. If rounds offer different options, it is ``[slot]``: the
+            probability of each position in the list of offered options.
     """
 
     lapse: float
@@ -133,7 +134,14 @@ class FittedLink(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A temperature and a lapse rate with their loss, which comes first: ``min`` finds the best."""
+    """A temperature and a lapse rate with their loss.
+
+    Attributes:
+        nats: loss of the choices, in nats. It comes first, so that ``min`` finds the best
+            candidate.
+        lapse: lapse rate, the share of the choices that are uniform guesses.
+        temperature: the temperature.
+    """
 
     nats: float
     lapse: float
@@ -268,10 +276,10 @@ class ChoiceLikelihood:
 
     def would_lapse(self, temperature: float) -> bool:
         """Return True if the loss of the choices is lower with a small lapse rate (share of uniform
-        guesses) than with lapse rate 0.
+        guesses) than with lapse rate 0, both at the same temperature.
 
         Args:
-            temperature: the temperature, which is the same for both.
+            temperature: the temperature.
         """
         return self._likelihood_slope(self.chances(temperature), lapse=0.0) > 0
 
@@ -357,20 +365,25 @@ def _fit_without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Ca
 
 
 def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate, tempered: bool) -> bool:
-    """Return whether a lapse rate (share of uniform guesses) above 0 could lower the loss by more
-    than its penalty.
+    """Return True if a lapse rate (share of uniform guesses) above 0 may lower the loss by more
+    than its penalty. Fits call this test often, so it makes no search.
 
-    Fits call this function often, so it searches neither temperatures nor lapse rates. It tries small
-    lapse rates at the best temperature without lapses, and two starting points. The first is temperature
-    0 with the lapse rate that the choices against the likeliest outcome imply. The second is half of
-    both: a lower temperature, with some of these choices as lapses.
+    The result is False if the loss of ``best`` is at most the penalty. Otherwise it is True if one
+    of these three fits has a lower loss than ``best``:
+
+    - the temperature of ``best`` with a small lapse rate;
+    - temperature 0 with the lapse rate L, for which the expected number of choices against the
+      likeliest outcome is the observed one;
+    - half the temperature of ``best`` with the lapse rate L / 2.
+
+    It is also True if the temperature of ``best`` is the lowest above 0 that a fit may choose.
+    Temperature 0, which needs a lapse rate, may then be better.
 
     Args:
         likelihood: the likelihood of the choices.
-        best: temperature and loss of the best fit with lapse rate 0.
-        tempered: whether one of the algorithm's parameters is a temperature. If not, and the
-            temperature of ``best`` is the lowest that a fit can have, the result is True: a lower
-            one, 0, may fit better with a lapse rate.
+        best: the best fit with lapse rate 0.
+        tempered: True if one of the algorithm's parameters is a temperature. The temperature here
+            then stays 1, and only the first of the three fits is compared.
     """
     if best.nats <= HALF_CHI2:  # the penalty is at least all that could be saved
         return False

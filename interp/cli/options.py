@@ -57,15 +57,18 @@ def number_option(what: str, minimum: int = 1, *names: str, most: float = math.i
 
 
 def make_completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return a function with which a shell completes an option's value. It takes the first letters,
-    and returns the list of names that begin with them.
+    """Return a function with which a shell completes the value of an option, such as the name of a
+    model. The function takes the letters that were typed so far, and returns the list of names that
+    begin with them.
 
     Args:
-        names: function that returns the names that can be completed.
+        names: function without arguments that returns all names that the value can have.
     """
 
     def complete(incomplete: str) -> list[str]:
-        """Return the names that begin with ``incomplete``."""
+        """Return the names, such as names of models, that begin with the letters ``incomplete``,
+        which were typed so far.
+        """
         return [name for name in names() if name.startswith(incomplete)]
 
     return complete
@@ -202,8 +205,8 @@ def refuse_unused_options(why: str, given: Mapping[str, object]) -> None:
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """Return (first, after last) of a range written as "first:after-last", such as "0:10"; refuse
-    an empty range.
+    """Return (first, after last) of a range that ``text`` writes as "first:after-last", such as
+    "0:10"; refuse an empty range.
     """
     numbers = re.fullmatch(r"(-?\d+):(-?\d+)", text)
     if numbers is not None:
@@ -491,8 +494,9 @@ def load_for_analysis(
     """Load a model for a command as :func:`load` does. Until the command ends, analyses use the
     recorded episodes and the algorithm that the options name (:func:`use_options`).
 
-    ``recorded``, ``hypothesis``, ``arguments`` and ``device`` are the values of the options of
-    these names. :data:`OF_A_MACHINE` makes the options from these parameters and their annotations.
+    The keyword parameters ``recorded``, ``hypothesis``, ``arguments`` and ``device`` are the values
+    of the command's options of these names (``arguments`` is that of ``--set``), which are made
+    from these parameters (:data:`OF_A_MACHINE`).
 
     Args:
         say: prints the output of the command.

@@ -92,15 +92,15 @@ def with_parameters(algorithm: Algorithm) -> str:
 
 
 def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
-    """Return the mask of missing rounds (missed trials and padding), Bool[episode, round]; None if
-    no round is missing.
+    """Return the mask of missing rounds (missed trials and padding) of some episodes, Bool[episode,
+    round]; None if no round is missing.
     """
     return getattr(episodes, "missing", None)
 
 
 def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
-    """Return the mask of rounds that took place, Bool[episode, round]; it is False for missed
-    trials and padding.
+    """Return the mask of rounds of some episodes that took place, Bool[episode, round]; it is False
+    for missed trials and padding.
     """
     missing = missing_rounds(episodes)
     if missing is not None:
@@ -428,7 +428,8 @@ class Algorithm:
 
         Args:
             episodes: the episodes, which have the mask of missing rounds.
-            do: values that variables are set to, by key.
+            do: key of a variable -> values ``[episode, round, ...]`` to which it is set; None for
+                no intervention.
         """
         state, inputs = self.compute_states_and_inputs(episodes, do)
         _, computed = self.step(state, inputs, do)
@@ -994,7 +995,17 @@ def variable_table(
         equations: Mapping[str, Equation | None],
         scored: Mapping[str, Equation] | None = None,
     ) -> tuple[Variable, ...]:
-        """Return the variables of one algorithm, each from its row of the file and its equation."""
+        """Return the variables of one algorithm, each made from its row of the file and its
+        equation.
+
+        Args:
+            algorithm: key of the algorithm. A row ``ALGORITHM.KEY`` with this key replaces the row
+                ``KEY``.
+            equations: key of each variable -> its equation; None for an input or a state, which has
+                none.
+            scored: key of a variable -> its field :attr:`Variable.scored`. A variable that is left
+                out has None.
+        """
         variables = []
         for key, equation in equations.items():
             # A row of its own for this algorithm, if there is one, replaces the shared row.
@@ -1059,7 +1070,9 @@ def algorithm_builder(
         more: Mapping[str, Callable[[Any], NDArray[Any]]] = MappingProxyType({}),
         **parameters: Any,
     ) -> Algorithm:
-        """Return an algorithm of the task; :func:`algorithm_builder` describes the arguments."""
+        """Return an algorithm of the task; the arguments are described at
+        :func:`algorithm_builder`.
+        """
         inputs = {**read, **more}  # key of an input -> function that reads it from episodes
         table_key = key if rows is None else rows
         # Inputs come first, with None for an equation, since equations may read them.

@@ -92,7 +92,9 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
 
 
 def tokenize(tokenizer: Any, text: str) -> list[int]:
-    """Return the list of token ids of a text, without special tokens at its ends."""
+    """Return the list of token ids of ``text`` in the vocabulary of ``tokenizer``, without special
+    tokens at its ends.
+    """
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
@@ -151,7 +153,7 @@ def count_common_start(row: Sequence[Any], other: Sequence[Any]) -> int:
 
 @dataclass(eq=False)
 class _QueuedRequest:
-    """A request that waits for its answer.
+    """A request that waits for an answer.
 
     Attributes:
         ids: token ids of the prompt.
@@ -175,12 +177,16 @@ class LocalBackend(Backend):
         settings: the model and everything that can change an answer; ``response_format`` must be
             "none" or "grammar". Settings that only a server can follow are refused, such as
             ``temperature=None``. With ``max_tokens=None`` an answer may fill the model's context.
-        concurrency: number of episodes that are played at the same time, as one batch.
+        concurrency: number of episodes that are played at the same time. Requests that wait at the
+            same time are answered in one batch.
         device: device on which the model runs.
     """
 
     def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
-        """Refuse settings that have no effect here, and load the model."""
+        """Load the model. Refuse settings that only a server can follow: ``extra_body``,
+        ``send_seed=False``, ``thinking_off="deepseek"`` and ``temperature=None``. The class
+        describes the arguments.
+        """
         require_known(
             "response format of a model in this process",
             settings.response_format,
@@ -329,7 +335,13 @@ class LocalBackend(Backend):
         import torch
 
         def stop_at_end(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-            """Return which answers have ended, from their last tokens, Bool[request]."""
+            """Return which answers have ended, Bool[request]: those with a last token that ends an
+            answer.
+
+            Args:
+                ids: tokens of the prompts and answers so far, Int[request, token].
+                scores: not used.
+            """
             has_ended = [self._ends_answer(token) for token in ids[:, -1].tolist()]
             return torch.tensor(has_ended, device=ids.device)
 
@@ -422,7 +434,9 @@ class LocalBackend(Backend):
         generators = [torch.Generator().manual_seed(request.seed) for request in batch]
 
         def add_noise(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            """Return the logits ``scores``, ``[request, token]``, with Gumbel noise added."""
+            """Return the logits ``scores``, ``[request, token]``, with Gumbel noise added; ``ids``
+            is not used.
+            """
             n_tokens = scores.shape[1]
             # Minus the log of an exponential variable has a Gumbel distribution. Every request has
             # a generator, so that its noise does not depend on the other requests of the batch.

@@ -28,8 +28,8 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
     """Read the tallies in a note: ``{letter of an expert: (number of right predictions, number of
     rounds)}``.
 
-    Experts without a readable tally are left out. If an expert has several tallies, the last one
-    counts.
+    A tally is read only if its fraction directly follows the expert's name, and only if there are
+    no more right predictions than rounds. If an expert has several tallies, the last one counts.
 
     >>> read_counts("A:45/100, Expert_B 94 of 100; C wrong 2/2, D 3/2")
     {'A': (45, 100), 'B': (94, 100)}
@@ -52,22 +52,25 @@ def check_counts(
     n_rounds: int,
     reliability: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
-    """Compare the tallies in a language model's note with what happened (docs/method/notes.md). The
-    tally of an expert, such as "A:45/100", says how often it was right.
+    """Compare the tallies in a language model's note with what happened (docs/method/notes.md). A
+    tally, such as "A:45/100", says how often expert A was right, and in how many rounds.
 
     Args:
         note: the note after some round.
-        correct_so_far: number of times that each expert really was right, Int[expert].
-        n_rounds: number of rounds so far.
+        correct_so_far: number of rounds up to this one in which each expert really was right,
+            Int[expert].
+        n_rounds: number of rounds up to this one.
         reliability: accuracy of each expert, Float[expert]; if given, the note's best and worst
             experts are compared with it.
 
     Returns:
-        A dictionary with these keys. The share of an expert is the quotient of its tally, here .45.
+        A dictionary with these keys. The share of an expert is the quotient of its tally, such as
+        .45 for "A:45/100".
 
         * "readable": True if every expert has a tally;
         * "exact": True if all tallies are right and count all rounds;
-        * "mean_error": mean absolute error of the counts of right predictions; NaN without tallies;
+        * "mean_error": mean absolute error of the counts of right predictions, over the experts
+          with a tally; NaN without tallies;
         * "best" ("worst"): True if the experts with the highest (lowest) share in the note were
           right most (least) often; None if all shares are equal;
         * "most_accurate" ("least_accurate"): True if the only expert with the highest (lowest)

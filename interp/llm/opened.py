@@ -91,8 +91,8 @@ class OpenedRollout:
 
 @dataclass(frozen=True, eq=False)
 class _Patch(Result):
-    """Results of patching one input in one round: an expert's vote, or the number of this expert's
-    right votes that the note in the prompt gives. Each hook is patched on its own.
+    """Results of patching one input in one round. The input is an expert's vote, or its count: the
+    number of its right votes in the note that the prompt contains. Each hook is patched separately.
 
     The logit difference is the logit of outcome 1 minus that of outcome 0. The model chooses
     outcome 1 if the difference is positive.
@@ -101,11 +101,11 @@ class _Patch(Result):
         names: names of the hooks.
         before: logit difference without a patch, Float[episode].
         full: change of the logit difference if the prompt itself is changed: the vote is replaced
-            by its opposite, or the number in the note by another number, Float[episode].
-        patched: change of the logit difference if only the activation at a hook takes its value
-            under the changed prompt, Float[hook, episode].
-        control: change of the logit difference if the same difference of activations is added at
-            the vote, or the number, of another expert, Float[hook, episode].
+            by its opposite, or the count by another number, Float[episode].
+        patched: change of the logit difference if the prompt stays, and the activation at a hook
+            takes the value that it has under the changed prompt, Float[hook, episode].
+        control: change of the logit difference if the patch's change of the activation is added at
+            the vote, or the count, of another expert instead, Float[hook, episode].
         settings: the model, its prompt, the condition, the patch and versions.
     """
 
@@ -165,8 +165,8 @@ class Opened:
         name: name of the model, for the settings of results.
         prompt: system prompt; None for the built-in one.
         condition: wording of outcomes and kind of notes, such as "online-note-only".
-        untrained: seed of the model's random weights, for the settings of results; None for
-            trained weights.
+        untrained: seed with which the model's weights were drawn at random, for the settings of
+            results; None for trained weights.
     """
 
     def __init__(
@@ -178,12 +178,7 @@ class Opened:
         condition: str = _CONDITION,
         untrained: int | None = None,
     ):
-        """Store a model that is loaded already; :meth:`load` loads and checks one.
-
-        ``prompt`` is the system prompt (None for the built-in one), ``condition`` the wording of
-        outcomes and the kind of notes. ``untrained`` is the seed with which the weights were drawn
-        at random, or None for trained weights; it is only recorded.
-        """
+        """Store a model that is loaded already; :meth:`load` loads and checks one."""
         self.bridge = bridge
         self.tokenizer = tokenizer
         self.name = name
@@ -206,7 +201,7 @@ class Opened:
         Args:
             name: a folder, a ``.gguf`` file, or a name in Hugging Face's cache.
             device: device to run on.
-            prompt: system prompt that replaces the built-in one.
+            prompt: system prompt that replaces the built-in one; None for the built-in one.
             untrained: seed for random weights of the same shape, as a control; None loads the
                 trained weights.
             condition: wording of outcomes and kind of notes, such as "online-note-only".
@@ -295,9 +290,9 @@ class Opened:
         return _are_equal_up_to_rounding(second_half, whole[:, half:])
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
-        """Return the names of the hooks at the residual stream: at the embedding, and after every
-        ``every``-th block, counted back from the last one. With 6 blocks and ``every=2`` these are
-        the blocks 1, 3 and 5.
+        """Return the names of the hooks at the residual stream: after the embedding, and after
+        every ``every``-th block, counted back from the last block. With 6 blocks (0 to 5) and
+        ``every=2`` these are the blocks 1, 3 and 5.
         """
         n_blocks = len(self.bridge.blocks)
         blocks = range((n_blocks - 1) % every, n_blocks, every)
@@ -590,13 +585,14 @@ class _Conversations:
         Args:
             prompts: what the model reads.
             names: names of the hooks to record.
-            places: tokens to record, ``[episode][token]``, counted from the end.
+            places: for each episode, the indices of the tokens to record, counted from the end (-1
+                is the last token); equally many in every episode.
             n_anew: number of last tokens that must be computed again. Earlier ones may come from
                 the cache of an earlier call; hooks do not act on these.
 
         Returns:
             The logits after the last token, Float[episode, vocabulary], and name of a hook -> its
-            activations, Float[episode, token, ...].
+            activations, Float[episode, place, ...].
         """
         activations: dict[str, Tensor] = {}
         hooks = {name: partial(_record_at_places, activations, name, places) for name in names}
@@ -753,13 +749,15 @@ def _require_axes(sizes: tuple[int, int], value: Tensor, hook: Any) -> None:
 def _record_at_places(
     cache: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
 ) -> None:
-    """Store the activations of one hook at some positions; used as a hook function.
+    """Store the activation of one hook at some tokens; used as a hook function.
 
     Args:
-        cache: dictionary to store them in, by name.
+        cache: dictionary in which ``cache[name]`` is set to the stored activations, ``[episode,
+            place, ...]``.
         name: name of the hook.
-        places: positions for each episode, counted from the end.
-        value: the activation.
+        places: for each episode, the indices of the tokens, counted from the end (-1 is the last
+            token); equally many in every episode.
+        value: the activation of the hook, ``[episode, token, ...]``.
         hook: the hook point; not used.
     """
     import torch
@@ -770,12 +768,13 @@ def _record_at_places(
 
 
 def _add_at_places(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
-    """Return an activation with a difference added at some positions; used as a hook function.
+    """Return an activation with a difference added at some tokens; used as a hook function.
 
     Args:
         difference: what is added, ``[episode, place, ...]``.
-        places: positions for each episode, counted from the end.
-        value: the activation.
+        places: for each episode, the indices of the tokens, counted from the end (-1 is the last
+            token).
+        value: the activation of the hook, ``[episode, token, ...]``.
         hook: the hook point; not used.
     """
     value = value.clone()

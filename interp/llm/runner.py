@@ -48,21 +48,27 @@ class _OverBudgetError(Exception):
 @dataclass(frozen=True)
 @checked_result
 class RunSummary:
-    """Counts of a run, so far or at its end.
+    """Counts of a run (:func:`run`), in which a language model plays episodes; so far, or at the
+    end of the run. A call is a request that was answered. A later command can resume a run that
+    stopped.
 
     Attributes:
         episodes: number of planned episodes.
-        finished: number of finished episodes.
+        finished: number of finished episodes, including those that ended because the context was
+            full.
         overflowed: number of episodes that ended because the context was full.
-        refused: number of episodes that a server refused.
+        refused: number of episodes that were set aside because a server refused a request.
         calls: number of calls made by this command.
         resumed_calls: number of calls that an earlier command made and that were found on disk.
-        malformed: number of malformed answers in the calls made by this command.
-        prompt_tokens, cached_tokens, completion_tokens: tokens of the calls made by this command.
-        cost: cost of the calls made by this command; set at the end of the run.
-        seconds: duration; set at the end of the run.
+        malformed: number of answers, in the calls made by this command, that could not be read.
+        prompt_tokens, cached_tokens, completion_tokens: number of tokens of all prompts, of the
+            part of the prompts that the server had cached, and of the answers, in the calls made by
+            this command.
+        cost: cost of the calls made by this command, in the currency of the prices, 0 without
+            prices; set at the end of the run.
+        seconds: duration of this command; set at the end of the run.
         unfinished: for each episode that failed, a pair (path of its trace, the error in words).
-        over_budget: whether the run stopped before its budget would be exceeded.
+        over_budget: True if the run stopped because the next call could have exceeded the budget.
     """
 
     episodes: int
@@ -114,14 +120,14 @@ def run(
     malformed_limit: int = 20,
     budget: float | None = None,
 ) -> RunSummary:
-    """Play all ``jobs`` (of one model), and write their traces to ``folder``.
+    """Let a language model play episodes, and write their traces (records of all calls) to a folder.
 
     Args:
-        jobs: the planned episodes, played in this order.
+        jobs: the planned episodes, all of one model with the same settings, played in this order.
         folder: folder for the traces.
         where: what answers the requests: the connection to a server, or another backend.
         prices: prices of tokens; by default 0.
-        progress: function that is called with the counts after every call and finished episode.
+        progress: function that is called with the counts so far after every call and every episode.
         malformed_limit: the run stops if its first ``malformed_limit`` answers are all malformed. 0
             never stops it for this reason.
         budget: largest cost, in the currency of ``prices``; without prices, largest number of
@@ -231,7 +237,7 @@ class _Budget:
         self.spent += self.prices.cost(*tokens) if any(tokens) else self.bound_cost(request)
 
     def bound_cost(self, request: Request) -> float:
-        """Return the highest cost that a call can have."""
+        """Return the highest cost that the call for ``request`` can have."""
         # A token has at least one byte; a chat template adds a few tokens to a message.
         most_tokens = [len(message["content"].encode()) + 16 for message in request.messages]
         return self.prices.cost(sum(most_tokens), cached=0, completion=self.longest_answer)
@@ -239,6 +245,9 @@ class _Budget:
     @contextmanager
     def reserve(self, request: Request) -> Iterator[None]:
         """Context manager: reserve the highest cost that a call can have, while the call is made.
+
+        Args:
+            request: the request of the call.
 
         Raises:
             _OverBudgetError: if the call might cost more than the rest of the budget.
@@ -277,7 +286,7 @@ class _RunInProgress:
     failed_in_a_row: int = 0
 
     def count(self, **increments: Any) -> None:
-        """Increase counts of the run.
+        """Increase some counts of the run.
 
         Args:
             increments: name of a field of :class:`RunSummary` -> what is added to it.

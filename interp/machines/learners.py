@@ -41,15 +41,17 @@ _HIDDEN_UNITS = 64
 
 
 def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
-    """Make a small network with one hidden layer, for a learner's inputs or outputs."""
+    """Return an untrained network with one hidden layer, from ``n_inputs`` to ``n_outputs``
+    numbers.
+    """
     hidden = nn.Linear(n_inputs, _HIDDEN_UNITS)
     return nn.Sequential(hidden, nn.ReLU(), nn.Linear(_HIDDEN_UNITS, n_outputs))
 
 
 class _Learner(nn.Module):
     """A core, such as a GRU, with an input and an output network. The output network predicts from
-    the core's state before the round, and from what may be read before the prediction. The core
-    then reads the whole round, outcome included.
+    the core's state before the round, and from the round's inputs before the prediction. The core
+    then reads the whole round, including the outcome.
 
     Args:
         encoder: encodes a round as numbers.
@@ -59,8 +61,7 @@ class _Learner(nn.Module):
 
     def __init__(self, encoder: RoundEncoder, core: nn.Module, width: int) -> None:
         """Make the input network ``hear`` (whole round -> the core's input) and the output network
-        ``read`` (the core's state, and what may be read before the prediction -> one score per
-        outcome).
+        ``read`` (the core's state, and the inputs before the prediction -> raw prediction).
         """
         super().__init__()
         # Saved checkpoints have these names in the names of their weights.
@@ -71,8 +72,8 @@ class _Learner(nn.Module):
 
 class _Reader(nn.Module):
     """A core, such as a Mamba, with input and output networks. In each round, the core first reads
-    what may be read before the prediction, and the prediction is computed from its output. The core
-    then reads the whole round, outcome included.
+    the inputs before the prediction, and the prediction is computed from its output. The core then
+    reads the whole round, including the outcome.
 
     Args:
         encoder: encodes a round as numbers.
@@ -81,10 +82,10 @@ class _Reader(nn.Module):
     """
 
     def __init__(self, encoder: RoundEncoder, core: nn.Module, width: int) -> None:
-        """Make the networks. Input networks are ``ask``, for what may be read before the prediction,
-        and ``hear``, for the whole round. The output network is ``read`` (the core's output -> one
-        score per outcome). The learned vector ``begin`` is the thought of the first round, which only
-        the kind "thoughts" reads.
+        """Make the networks. Input networks are ``ask``, for the inputs before the prediction, and
+        ``hear``, for the whole round. The output network is ``read`` (the core's output -> raw
+        prediction). The learned vector ``begin`` takes the place of the thought in the first round;
+        only the kind "thoughts" reads thoughts.
         """
         super().__init__()
         self.ask = _two_layers(encoder.n_before, width)
@@ -165,8 +166,9 @@ def _make_loop(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) 
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
     def inject(module: Any, z: Tensor, encoded: Tensor) -> Tensor:
-        """Return the block's input: the state ``z``, plus the encoded round divided by the number of
-        runs. All runs of the block together then add the encoded round once.
+        """Return the block's input in the state ``z``: the state, plus the encoded round divided by
+        the number of runs of the block in a round. All of these runs together then add the encoded
+        round once.
         """
         return z + encoded / _LOOP_CYCLES
 
@@ -183,25 +185,31 @@ def _make_loop(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) 
 
 
 def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
-    """Return the scores ``[batch, outcome]``, from ``y``, the core's output at the prediction."""
+    """Return the round's raw prediction, one number per output, ``[batch, output]``.
+
+    Args:
+        module: the learner, whose network ``read`` predicts.
+        y: the core's output where the prediction is read, ``[batch, width]``.
+        fed: the inputs of the round; not used.
+    """
     return cast(Tensor, module.read(y))
 
 
 def _embed_two_parts(module: Any, encoder: RoundEncoder, fed: EncodedRounds) -> list[Tensor]:
-    """Return two inputs of the core for a round, each ``[batch, width]``: what may be read before the
-    prediction, and the whole round with its outcome.
+    """Return two inputs of the core for a round, each ``[batch, width]``: one from the inputs
+    before the prediction, and one from the whole round, including the outcome.
 
     Args:
-        module: the learner; its networks ``ask`` and ``hear`` compute the inputs.
+        module: the learner; its networks ``ask`` and ``hear`` compute the two.
         encoder: encodes a round as numbers.
-        fed: the encoded round.
+        fed: the inputs of the round.
     """
     return [module.ask(encoder.before(fed)), module.hear(encoder.after(fed))]
 
 
 def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
-    """Make a learner with a Mamba of ``transformers`` as its core. It reads each round as two inputs:
-    what may be read before the prediction, then the whole round with its outcome.
+    """Make a learner with a Mamba of ``transformers`` as its core. It reads each round as two
+    inputs: the part before the prediction, then the whole round, including the outcome.
 
     Args:
         encoder: encodes a round as numbers.
@@ -219,7 +227,7 @@ def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int)
     del module.core.embeddings  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return the core's two inputs for a round, ``[batch, 2, width]``."""
+        """Return the core's two inputs for the round ``fed``, ``[batch, 2, width]``."""
         return torch.stack(_embed_two_parts(module, encoder, fed), 1)
 
     # The prediction is read after input 0. The slot is the place of a carried vector among the
@@ -232,8 +240,8 @@ def _make_thoughts(
     encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int
 ) -> AdaptedMachine:
     """Make a learner with a GPT-2 of ``transformers`` as its core. It reads each round as three
-    inputs: the thought (the last hidden state of the round before), what may be read before the
-    prediction, and the whole round with its outcome.
+    inputs: the thought (the last hidden state of the round before), the part of the round before
+    the prediction, and the whole round, including the outcome.
 
     Args:
         encoder: encodes a round as numbers.
@@ -260,8 +268,8 @@ def _make_thoughts(
     del module.core.wte  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return the core's three inputs for a round, ``[batch, 3, width]``; from the second round
-        on, the carried thought takes the place of the first input.
+        """Return the core's three inputs for the round ``fed``, ``[batch, 3, width]``. From the
+        second round on, the carried thought takes the place of the first of them.
         """
         # In place of the thought, which the first round lacks, a learned vector: begin is a linear
         # map of one number without bias, so of 1 it returns its weights.
@@ -289,12 +297,21 @@ def _make_input_and_output(encoder: RoundEncoder) -> dict[str, Any]:
     """
 
     def encode(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return the core's input ``[batch, width]``: the whole round, encoded."""
+        """Return the core's input for a round, ``[batch, width]``.
+
+        Args:
+            module: the learner, whose network ``hear`` computes the input.
+            fed: the inputs of the round, all of which are read, including the outcome.
+        """
         return cast(Tensor, module.hear(encoder.after(fed)))
 
     def read(module: Any, state: Tensor, fed: EncodedRounds) -> Tensor:
-        """Return the scores ``[batch, outcome]``, from the state before the round, and from what may
-        be read before the prediction.
+        """Return the round's raw prediction, one number per output, ``[batch, output]``.
+
+        Args:
+            module: the learner, whose network ``read`` predicts.
+            state: the core's state before the round, ``[batch, width]``.
+            fed: the inputs of the round, of which only those before the prediction are read.
         """
         inputs = torch.cat([state, encoder.before(fed)], 1)
         return cast(Tensor, module.read(inputs))

@@ -89,7 +89,7 @@ def build_registered(builder: str, arguments: Mapping[str, Any], task: str = "")
 
     Args:
         builder: name of the builder, a function that was registered by ``interp.register_machine``.
-        arguments: its arguments, as JSON values.
+        arguments: arguments of the builder, as JSON values.
         task: key of the task that the model must be for; "" for any.
     """
     if builder not in BUILDERS:
@@ -167,10 +167,10 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
 def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
     """Write ``model`` to a new folder, and return its path.
 
-    The model's task must be registered, and its weights must be finite. If training changes a
-    transformer's factor ``latent_kept`` step by step, the factor must have reached its last value.
-    A model that is no transformer must come from a registered builder:
-    ``interp.load(BUILDER, **arguments)``.
+    The model's task must be registered, and its weights must be finite. Training may change step by
+    step which share of a latent's old value a transformer keeps when it updates the latent
+    (``latent_kept``). This share must then have reached its last value. A model that is no
+    transformer must come from a registered builder: ``interp.load(BUILDER, **arguments)``.
 
     Args:
         model: the model.
@@ -238,11 +238,11 @@ def _hash_file(path: Path) -> str:
 
 def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Return the part of a checkpoint's ``config.json`` that describes the model: its configuration
-    and, for a transformer, predictions on a few episodes, which are compared when it is loaded.
+    and predictions on a few episodes, which are computed again and compared when it is loaded.
 
     Args:
         model: the model.
-        tensors: its weights by name.
+        tensors: the model's weights by name.
     """
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
@@ -439,7 +439,7 @@ def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dic
 
     Args:
         machine: the model.
-        tensors: its weights by name.
+        tensors: the model's weights by name.
     """
     origin = machine.origin
     is_exact = machine.dtype in (torch.float32, torch.float64)
@@ -471,8 +471,8 @@ def _rebuild(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: st
     """Build a model again from its configuration and weights.
 
     Args:
-        config: the configuration in its checkpoint.
-        tensors: its weights.
+        config: the configuration in the model's checkpoint.
+        tensors: the model's weights by name.
         where: beginning of error messages.
     """
     machine = build_registered(config["builder"], config["arguments"])
@@ -490,9 +490,11 @@ def _rebuild(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: st
 
 
 def _measure_gap(machine: Machine, saved_outputs: dict[str, Any]) -> float:
-    """Return the largest difference between a model's outputs now and when it was saved.
+    """Return the largest difference between a model's outputs now and when it was saved. The
+    difference of an output, such as the predictions, is divided by the largest saved number of this
+    output, but at least by 1.
 
-    It is relative to the largest output. If the task now samples other episodes, 0 is returned.
+    If the task now samples other episodes, the result is 0.
 
     Args:
         machine: the model.

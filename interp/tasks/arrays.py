@@ -8,9 +8,9 @@ The tokens of a round are::
     <w> <z> x p? | y pay w?                if the outcome has a reward, `pay`
 
 Here ``<w>`` is a fixed token to which heads can attend by default (an attention sink), ``<z>`` is
-the latent, ``x`` is the input, ``p?`` the position where the outcome is predicted, ``y`` the
-outcome, and ``w?`` the position where the latent's update is read. What follows the bar is read
-after the prediction.
+the latent, and ``x`` is the input. At the position ``p?`` the outcome is predicted, ``y`` is the
+outcome, and at ``w?`` the latent's update is read. What follows the bar is read after the
+prediction.
 
 The prediction is one of several outcomes, or a number. All data come from a function that returns
 plain arrays:
@@ -142,8 +142,8 @@ class _Round(RoundLayout):
         return self.names or super().outcomes
 
     def fit(self, episodes: Any) -> _Round:
-        """Refuse episodes of another task, and inputs or outcomes that this layout has no names for;
-        return the layout itself.
+        """Refuse episodes of another task, and inputs or outcomes for which this layout has no
+        names; return the layout unchanged.
         """
         input_names, are_vectors = self.heard, self.numbers
         n_inputs = len(input_names)
@@ -282,7 +282,14 @@ def series(
     def draw(
         n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0
     ) -> SeriesEpisodes:
-        """Call the user's function, check its arrays, and return them as episodes of the task."""
+        """Call the user's function, check its arrays, and return them as episodes of the task.
+
+        Args:
+            n_episodes: number of episodes.
+            n_rounds: number of rounds per episode.
+            regime: "own", the only regime of such a task.
+            seed: seed that is passed to the user's function.
+        """
         integer("n_episodes", n_episodes, 1)
         integer("n_rounds", n_rounds, 1)
         require_known("regime", regime, ["own"])
@@ -315,15 +322,25 @@ def series(
     def losses(
         predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)
     ) -> Tensor:
-        """Return the loss of predictions for some rounds, ``[*batch, episode, round]``."""
+        """Return the loss of predictions in some rounds, ``[*batch, episode, round]``. For classes
+        it is the probability of a mistake, for a mean the squared error, for a normal distribution
+        the negative log density in nats.
+
+        Args:
+            predictions: raw predictions of the model in these rounds only, ``[*batch, episode,
+                round, ...]``.
+            episodes: the episodes, with the outcomes of all their rounds.
+            rounds: slice of the episodes' rounds to which the predictions belong.
+        """
         outcomes = torch.from_numpy(episodes.outcomes[:, rounds])
         loss: Tensor = make_layout().loss(predictions, outcomes)
         return loss
 
     def round_inputs(episodes: SeriesEpisodes) -> RoundInputs:
-        """Return what a model reads in each round, for the controls of a probe. One control decodes
-        the probe's target from ``features``, the input, outcome and reward of the round. The other
-        replaces the target by random values that are equal in rounds with equal ``kinds``.
+        """Return what a model reads in each round of the episodes, for two controls of a probe. One
+        control decodes the probe's target from ``features``: the input, outcome and reward of the
+        round. The other replaces the target by random values that are equal in rounds with equal
+        ``kinds``.
         """
         x, y = episodes.inputs, episodes.outcomes
         inputs = x if is_vector else np.eye(len(input_names))[x]

@@ -169,8 +169,8 @@ class TrainingLoop:
         keep_every: int = 0,
     ) -> None:
         """Choose the precision, and make the model with its initial weights, the loss and the
-        optimizers. Raise InputError if a stage's ``until`` names a number that evaluations do not
-        compute.
+        optimizers. Raise InputError if the ``until`` of a stage of the curriculum names a number
+        that evaluations do not compute. The class describes the arguments.
         """
         self.folder = folder
         self.keep_every = keep_every
@@ -194,8 +194,8 @@ class TrainingLoop:
                 stage.ends_early(evaluation)  # for its error: a number that the evaluation lacks
 
     def _choose_precision(self, config: TrainingConfig) -> tuple[Any, str]:
-        """Return the precision of the run, "float32" or "bfloat16", and the reason for it in words.
-        All processes get the same.
+        """Return the precision of a run with the settings ``config``, "float32" or "bfloat16", and
+        the reason for the choice in words. All processes get the same precision.
         """
         choice: list[Any] = [None]  # a list, since broadcast_object_list fills it in place
         if self.is_main:
@@ -426,8 +426,8 @@ class TrainingLoop:
             optimizer.zero_grad()
 
     def _set_recurrence(self) -> None:
-        """Set how much of a latent's old value remains when the next batch writes updates
-        (``TrainingConfig.anneal_latents``). Only transformers have this factor.
+        """Set the share of a latent's old value that remains when a round of the next batch updates
+        the latent (``TrainingConfig.anneal_latents``). Only transformers have this share.
         """
         runs.set_recurrence(self.model, self.config, self.progress.step)
 
@@ -439,8 +439,8 @@ class TrainingLoop:
         return measure_progress(self.model, self.source.evaluation(), self.config.commit)
 
     def _advance(self, loss: float) -> None:
-        """Count a batch with this loss. End the stage if it had all of its batches, or if its loss
-        has stopped falling.
+        """Count a batch that had the mean loss ``loss``. End the stage of the curriculum if it had
+        all of its batches, or if its loss has stopped falling.
         """
         progress = self.progress
         config = self.config
@@ -468,16 +468,20 @@ class TrainingLoop:
 
 
 def schedule(step: int, config: TrainingConfig) -> float:
-    """Return the factor of the learning rate at a step: a linear warm-up to 1, then a decay to 0,
-    which is linear in the second half of the run or follows a cosine (field ``decay``).
+    """Return the factor by which the learning rates are multiplied at a step.
+
+    In the first ``warmup_steps`` batches the factor rises linearly to 1. What follows is set by the
+    field ``decay``. With "linear", the factor stays 1 until half of all planned batches are over,
+    and then falls linearly to 0. With "cosine", it falls from 1 to 0 along a cosine, from the end
+    of the warm-up on.
 
     Neither decay is always better. In runs of equal length with seed 0, the linear decay ended with
-    a lower excess loss for the laptop presets of expert advice (.0006 against .0014; wide: .006
-    against .031). The cosine was better for Q-learning (.020 against .024).
+    a lower excess loss for the presets of expert advice (laptop: .0006 against .0014; laptop-wide:
+    .006 against .031). The cosine was better for Q-learning (.020 against .024).
 
     Args:
-        step: index of the batch. The batches that a stage left out because it ended early count,
-            too.
+        step: number of earlier batches in the plan of the curriculum. If a stage (a part of the
+            curriculum) ended early, the batches that it left out count as earlier batches.
         config: settings of the run.
     """
     if step < config.warmup_steps:

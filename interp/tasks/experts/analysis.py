@@ -37,8 +37,9 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
     ``|P(y = 1) - y|`` of a mistake if the label is sampled from the prediction.
 
     Args:
-        predictions: predicted probability that the label y is 1, ``[*batch, episode, round]``.
-        episodes: the episodes, which have the labels.
+        predictions: predicted probability that the label y is 1, in these rounds only, ``[*batch,
+            episode, round]``.
+        episodes: the episodes, with the labels of all their rounds.
         rounds: slice of the episodes' rounds to which the predictions belong.
     """
     labels = torch.from_numpy(episodes.labels[:, rounds]).to(predictions)
@@ -168,7 +169,7 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -
     Args:
         episodes: the episodes.
         round: index of the round; a negative index counts from the end.
-        expert: label of the expert's vote, such as "p_1" for the first expert.
+        expert: label of the expert's vote, such as "p_1" for the first expert. An index is refused.
 
     Returns:
         A pair: the episodes, and a copy of them with the flipped vote in every episode.
@@ -238,8 +239,10 @@ def _find_expert(episodes: ExpertEpisodes, expert: int | str) -> int:
 
     Args:
         episodes: the episodes, whose number of experts bounds the index.
-        expert: label of the position with the expert's vote, such as "p_1". Raise InputError for an
-            int or an unknown label.
+        expert: label of the position with the expert's vote, such as "p_1".
+
+    Raises:
+        InputError: ``expert`` is an int or an unknown label.
     """
     labels = number_names("p", episodes.n_experts)
     require(

@@ -6,7 +6,9 @@ Rivals that learn late, stop learning or forget are preferred to their base only
 clearly more. Two rivals have no memory; the quality of other fits is measured relative to these
 two.
 
-All rivals with their equations, and how their intervals are searched: docs/method/families.md.
+An equation is a function of ``v``, the values of all variables that come before: key of a variable
+-> its values, with any leading axes ``[...]``. All rivals with their equations, and how their
+intervals are searched: docs/method/families.md.
 """
 
 from __future__ import annotations
@@ -425,8 +427,8 @@ def _list_majority_families() -> tuple[Family, ...]:
 
 
 def _list_other_families() -> tuple[Family, ...]:
-    """Return the other families: the sigmoid vote, two algorithms that follow the best experts, and
-    two without memory.
+    """Return the families of algorithms that the two functions above do not list: the sigmoid vote,
+    two that follow the best experts, and two without memory.
     """
     # Only the equation of log_odds reads the gain, so that a fit computes the states only once. A
     # tempered family has an inverse temperature already (such as a gain): a fit adds no other.

@@ -39,7 +39,11 @@ def _follow_one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     )
 
     def predict(v: Values) -> _Array:
-        """Return the predicted label, 0 or 1, as a float, ``[...]``."""
+        """Return the label that the algorithm predicts, 0 or 1, as a float, ``[...]``.
+
+        Args:
+            v: key of a variable -> its values, with the leading axes ``[...]``.
+        """
         votes = v["votes"].astype(float)
         index = min(expert, votes.shape[-1]) - 1  # the last expert if there are fewer
         vote = votes[..., index]
@@ -58,7 +62,11 @@ def _follow_first_leader() -> Algorithm:
     """
 
     def predict(v: Values) -> _Array:
-        """Return the predicted label, 0 or 1, as a float, ``[...]``."""
+        """Return the label that the algorithm predicts, 0 or 1, as a float, ``[...]``.
+
+        Args:
+            v: key of a variable -> its values, with the leading axes ``[...]``.
+        """
         first_leader = v["leads"].argmax(-1)[..., None]  # [..., 1]
         its_vote = np.take_along_axis(v["votes"], first_leader, -1)
         return its_vote[..., 0].astype(float)

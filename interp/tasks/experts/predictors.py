@@ -127,11 +127,14 @@ def _make_predictor(
 
     Args:
         algorithm: the algorithm.
-        decision: how a prediction becomes a choice, "threshold" or "sample".
+        decision: how a prediction becomes a choice: "threshold" chooses label 1 if the prediction
+            is above 1/2, "sample" chooses it with the predicted probability.
     """
 
     def predict(episodes: ExpertEpisodes) -> ExpertRun:
-        """Return the algorithm's predictions, ``[episode, round]``, with the decision rule."""
+        """Return an :class:`ExpertRun` with two fields: the algorithm's predicted probability of
+        label 1, ``[episode, round]``, and the rule ``decision``.
+        """
         return ExpertRun(algorithm.run(episodes)["prediction"], decision=decision)
 
     return predict
@@ -202,8 +205,9 @@ def _name_ignored(regimes: Sequence[ExpertRegime]) -> str:
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
-    """Return the predictions of an oracle, which knows the experts' true accuracies in each round,
-    as an :class:`ExpertRun`. The oracle treats the experts as independent (:func:`vote`).
+    """Return the predictions of an oracle for ``episodes``, as an :class:`ExpertRun`. The oracle
+    knows the experts' true accuracies in each round, and treats the experts as independent
+    (:func:`vote`).
     """
     ignored = _IGNORES_SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
@@ -263,8 +267,8 @@ class _Baseline:
     """A predictor with which models are compared.
 
     Attributes:
-        name: its name in tables and legends.
-        run: function from episodes to its predictions.
+        name: name of the predictor in tables and legends.
+        run: function from episodes to the predictions.
     """
 
     name: str
@@ -276,8 +280,9 @@ def _run_majority_with_horizon(episodes: ExpertEpisodes) -> ExpertRun:
 
 
 def _run_majority_of_the_paper(episodes: ExpertEpisodes) -> ExpertRun:
-    """Run Weighted Majority with a learning rate per episode, which is drawn by the number of the
-    episode. A selected episode keeps its learning rate.
+    """Run Weighted Majority on ``episodes`` with a learning rate per episode, drawn from .05 to .5
+    by the number of the episode. So an episode that is selected from a batch keeps its learning
+    rate.
     """
     seed = [episodes.seed or 0, _ETA_STREAM]
     draws = draw_by_number(seed, episodes.numbers, 1)[:, 0]  # in [0, 1)
