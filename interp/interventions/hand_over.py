@@ -208,14 +208,30 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     )
     values = via.run(known)  # key -> [episode, round, ...]
     decoder, not_read, constant = _fit_decoder(run.model, known, via, values, round)
+    known_state = {key: values[key][:, [round]] for key in decoder.shapes}
+    decoded = decoder.read(base.latents[:, [round]])
     return Memory(
         round=round,
-        state=decoder.read(base.latents[:, [round]]),
+        state={key: _restore_ties(decoded[key], known_state[key]) for key in decoded},
         not_read=not_read,
         constant=constant,
         known=known,
-        known_state={key: values[key][:, [round]] for key in decoder.shapes},
+        known_state=known_state,
     )
+
+
+def _restore_ties(decoded: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
+    """Round decoded values to multiples of a millionth of the largest known value.
+
+    Values that are equal in the algorithm differ by rounding errors when they are decoded. An
+    algorithm that breaks ties at random would then always choose the larger one.
+
+    Args:
+        decoded: decoded values of a variable.
+        known: the algorithm's values of this variable in the episodes for fitting; not all 0.
+    """
+    unit = np.abs(known).max() / 1e6
+    return np.round(decoded / unit) * unit
 
 
 @checked

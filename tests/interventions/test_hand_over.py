@@ -8,8 +8,9 @@ from numpy.testing import assert_allclose
 
 import interp
 from interp.interventions.hand_over import hand_over, read_memory, state_difference
-from interp.tasks import experts, using
+from interp.tasks import experts, mdp, using
 from interp.tasks.experts.algorithms import bayes, weighted_majority
+from interp.tasks.qlearning.algorithms import q_learning
 from tests.refusals import refuses
 
 ROUND = 5
@@ -210,3 +211,12 @@ def test_a_state_without_the_variable_is_said_to_have_none():
     machine = interp.load("wma-handwired", n_experts=3).untrained()
     run = interp.rollout(machine, experts.sample(8, 12, 3, seed=1))
     refuses("no affine map reads a variable", hand_over, run, 10, to=machine)
+
+
+def test_an_algorithm_breaks_ties_as_if_it_had_seen_everything():
+    """Rewards that no round has reached yet leave equal values, and an algorithm draws among equals."""
+    machine = interp.load("qlearning-handwired", n_states=3, n_actions=2).double()
+    episodes = mdp.sample(64, 20, 3, 2, seed=3)
+    handed = hand_over(interp.rollout(machine, episodes), 10, to=q_learning())
+    assert_allclose(handed.handed_over, handed.saw_everything, atol=1e-5)
+    assert handed.share.estimate == pytest.approx(1)
