@@ -376,7 +376,7 @@ def _measure_residue(
 
     Args:
         circuit: the circuit, for the directions of the state and of positions.
-        latents: latents of a run.
+        latents: latents of a run, ``[episode, round + 1, latent, d_model]``.
         unit: unit of the state. Relative errors are divided by it; by 1 if it is larger than 1 in a
             basis without rotation, or smaller than 1 in a rotated one.
 

@@ -145,7 +145,8 @@ def explain_part(episodes: BanditEpisodes, choices: NDArray[Any], seed: int) -> 
 
     Args:
         episodes: the participants' episodes.
-        choices: their choices, as indices of arms, ``[episode, round]``; NaN where none was made.
+        choices: the participants' choices, as indices of arms, ``[episode, round]``; NaN where none
+            was made.
         seed: seed of bootstraps.
 
     Returns:

@@ -104,7 +104,8 @@ class HeadTable:
         The entries about the state also sum to 1/2 (or are all 0).
 
         Args:
-            weights: weight of each episode in the average; only their ratios matter.
+            weights: weight of each episode in the average, ``[episode]``; only ratios of weights
+                matter.
 
         Returns:
             Two arrays. ``reads``, ``[head, kind, pos, 2]``, says how important each head is at

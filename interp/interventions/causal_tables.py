@@ -317,7 +317,7 @@ def interchange_table(
         drawn: how to sample the episodes on which the decoder of a learned model's state is fitted:
             the pair (name of a distribution of episodes, name of a size -> its value). An empty
             name is the task's default, and None takes the model's sizes.
-        n_decoded: number of these episodes.
+        n_decoded: number of the episodes on which this decoder is fitted.
 
     Returns:
         The table of :func:`interp.interventions.interchange.carriers`, one row per claim. It has

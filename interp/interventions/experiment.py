@@ -340,8 +340,8 @@ def run_one_round(
     activations: dict[Site, Tensor] = {}
 
     def visit(name: str, activation: Tensor, hook: object) -> Tensor:
-        """Make the changes at sites of the hook point ``name``, then store the activations at its
-        watched sites.
+        """Hook function of the hook point ``name``. Return ``activation`` with the changes at sites
+        of this hook point, and store the changed activation at the watched sites.
         """
         for site, change in changes:
             if site.hook == name:
@@ -1208,8 +1208,8 @@ def _run_later_rounds(
         edits: indices of entries of ``experiment.edits``, one for each run in ``prediction``.
         prediction, carried: prediction and new state of the edited rounds, ``[edit, episode, round
             edited, ...]``.
-        together: the edits of the entry, if there is only one; those with ``rounds`` may also act
-            in later rounds. Empty for plain patches, which act only once.
+        together: if ``edits`` has one index, the edits of this entry, of which those with
+            ``rounds`` may also act in later rounds. Empty for plain patches, which act only once.
     """
     base, horizon, starts = experiment.run, experiment.horizon, experiment.starts
     n_lags = horizon + 1

@@ -122,7 +122,7 @@ class _Patch(Result):
         ``restored`` is the share of the full effect that the patch restores (a ratio of sums over
         episodes), with its 95 % interval; NaN without a full effect. ``restored_moves`` is the
         share of episodes in which the patch changes the choice. ``control`` and ``control_moves``
-        are the same for the control. ``full`` is the mean size of the full effect in nats,
+        are the same two shares for the control. ``full`` is the mean size of the full effect in nats,
         ``full_moves`` the share of episodes in which it changes the choice.
         """
         full_size = float(np.abs(self.full).mean())
@@ -432,9 +432,9 @@ class _Prompt:
     """The text and tokens of a conversation, up to the token at which the model chooses its answer.
 
     Attributes:
-        ids: its token ids, including those with which every answer begins.
-        text: its text, without the beginning of the answer.
-        encoding: the tokenizer's map from characters to tokens.
+        ids: token ids of the conversation, including those with which every answer begins.
+        text: text of the conversation, without the beginning of the answer.
+        encoding: the tokenizer's map from characters of the text to tokens.
     """
 
     ids: list[int]

@@ -363,7 +363,7 @@ class _RunInProgress:
                 raise
 
     async def _play_episode(self, job: Job) -> None:
-        """Play one episode, from where its trace ends to its own end, and count it.
+        """Play one episode to the end, from where its trace on disk ends, and count the episode.
 
         Args:
             job: the episode with the settings of the player.
@@ -392,7 +392,7 @@ class _RunInProgress:
 
         Args:
             job: the episode.
-            session: its state machine.
+            session: state machine of the conversation, which the reply is fed to.
             request: the request to send.
             trace: the trace file.
 

@@ -379,10 +379,10 @@ def _list_choices(setup: Setup) -> dict[str, Any]:
         setup: the machine with its episodes.
 
     Returns:
-        A dictionary of five lists. "inputs" and "numbered" have changes of an input, without and with a number to
-        enter; "state" has the single numbers of the decoded state. Each option of these three is a
-        pair (value that the form sends, displayed name). "heads" and "places" have the names of
-        heads, and of all sites whose activation can be edited.
+        A dictionary of five lists. "inputs" and "numbered" have changes of an input, without and
+        with a number to enter; "state" has the single numbers of the decoded state. Each option of
+        these three is a pair (value that the form sends, displayed name). "heads" and "places" have
+        the names of heads, and of all sites whose activation can be edited.
     """
     numbered: _Choices = []
     for corruption in setup.task.analysis.corruptions():

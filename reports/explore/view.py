@@ -133,7 +133,9 @@ class Setup:
 
     @cached_property
     def decoder_episodes(self) -> Episodes:
-        """Other episodes, sampled with the next seed, on which decoders are fitted."""
+        """Episodes on which decoders are fitted: not those of the page, but others that are sampled
+        with the next seed.
+        """
         sample_for = self.task.for_half(0).sample_for
         return sample_for(
             self.model, self.n_decoder_episodes, self.n_rounds, self.seed + 1, self.regime
@@ -306,7 +308,8 @@ class Written(NamedTuple):
 @dataclass(frozen=True)
 @checked_fields
 class Edit:
-    """One edit of a run, as a user writes it; its text is part of the page's address.
+    """One edit of the machine's run over an episode, as a user writes it. Its text is part of the
+    page's address.
 
     Attributes:
         kind: "input" (change an input), "move" (change the decoded state), "memory" (copy a state

@@ -325,8 +325,8 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
 
 
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
-    """Decode a probe's target by a least-squares fit on more and other episodes, which is better
-    than the probe's own fit.
+    """Decode a probe's target by a least-squares fit on 256 newly sampled episodes (64 in a quick
+    report), for a probe whose own fit may have had too few.
 
     Args:
         context: context of the report.

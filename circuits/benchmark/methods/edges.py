@@ -47,8 +47,8 @@ def _score_by_cutting(
     """
 
     def effects(case: Case) -> np.ndarray:
-        """Return the effect of cutting each edge, ``[edge]``: the largest over ablations, as a share
-        of the effect of the whole corruption.
+        """Return the effect of cutting each edge, ``[edge]``: the largest over ablations, as a
+        share of the effect of the whole corruption in ``case``.
         """
         # [edge], averaged over episodes, for each ablation.
         drops = [material.measure_drops(case, ablation).mean(1) for ablation in ablations]
@@ -108,6 +108,10 @@ def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
 
     Edges into MLPs and exits (prediction, update) are scored by the norm alone. Scores are means
     over episodes and over the positions that are read.
+
+    Args:
+        subject: the machine.
+        material: the machine's runs, which methods share.
     """
     t = material.effort.round
     # Both are runs of clean episodes; that of the pair has what each source writes in round t.

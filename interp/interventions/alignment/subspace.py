@@ -165,7 +165,7 @@ def make_pairs(
         base_values, source_values: the algorithm's variables in base and source episodes: key ->
             values ``[episode, round, ...]``.
         variable: key of the variable that is set to its value in the source.
-        episodes: indices of the chosen episodes, the same for base and source.
+        episodes: indices of the chosen episodes, the same for base and source, ``[chosen]``.
 
     Returns:
         The pairs, each with the algorithm's prediction in the base round after the variable is set.
