@@ -74,17 +74,17 @@ def compile_circuit(
 
 
 def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
-    """Write a head into the matrices W_Q, W_K, W_V and W_O of its layer.
+    """Write a head of a circuit into the weights of an attention layer.
 
-    Score term r, a product of what is read at the query and at the key, becomes column r of W_Q and
-    W_K. Move term r, which reads along one direction and writes along another, becomes column r of
-    W_V and row r of W_O.
+    A head consists of terms, and the r-th terms fill index r of the axis ``d_head``. A score term
+    is a pair of directions: one is read at the query (W_Q), the other at the key (W_K). A move term
+    is a pair, too: one direction is read at the key (W_V), the other is written at the query (W_O).
 
     Args:
-        attn: the layer's attention module, which is changed in place.
+        attn: the attention layer, which is changed in place.
         index: index of the head in the layer.
         head: the head.
-        circuit: the circuit; its basis turns directions into vectors.
+        circuit: the circuit, which has the basis of the residual stream.
     """
     # W_Q, W_K and W_V are [head, d_model, d_head], W_O is [head, d_head, d_model]. Columns beyond
     # the head's terms stay 0.

@@ -199,15 +199,16 @@ def check(
     model = model.cpu()
 
     def make_check(key: str, where: str, errors: tuple[float, float]) -> Check:
-        """Compare the errors of a variable, or of a check, with what the plan allows.
+        """Make the :class:`Check` of one variable, which compares the measured error with the
+        largest error that the circuit's verification plan allows.
 
-        Beside rounding, the plan allows the error that softmax heads in place of hard ones can
-        cause. It allows nothing for softmax heads if this error could exceed 1e-4.
+        The allowed error is one for rounding, plus one for softmax heads in place of hard ones. If
+        the second could exceed 1e-4, it counts as 0, since it would hide a wrong weight.
 
         Args:
-            key: key of the variable, or name of the check.
-            where: what was compared, in words, such as "output".
-            errors: the largest errors, (absolute, relative).
+            key: key of the variable, or the name of a further check, such as "residue".
+            where: where the variable was read, in words, such as "output".
+            errors: the largest differences from the algorithm: (absolute, relative).
         """
         absolute, relative = errors
         tolerance, kind = plan.tolerance(key, dtype)

@@ -213,13 +213,16 @@ def read(
 
 
 def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "episode round *rest"]:
-    """Return the activation of a site from the cache of a rollout; raise InputError if it was not
-    cached in every round.
+    """Return the activation at a hook point from a rollout's cache, ``[episode, round, ...]``.
 
     Args:
         run: the rollout.
-        probed: the site, for the part of the activation that is read.
+        probed: the site that the user named. If it is only a part of the activation, such as one
+            position, this part is returned.
         hook: name of the hook point.
+
+    Raises:
+        InputError: the rollout did not cache this hook point in every round.
     """
     has_every_round = run.cached_rounds == tuple(range(run.n_rounds))
     require(

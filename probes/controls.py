@@ -586,8 +586,9 @@ class Problem:
         return cls(replace(sample, targets=targets), kind, random_targets)
 
     def with_baselines(self) -> Problem:
-        """Return a copy whose field ``baselines`` has the scores of the two controls that read no
-        activations. One probe reads only the round index, the other only the round's inputs.
+        """Fit the two controls that read no activations, and return a copy with their scores in the
+        field ``baselines``. The control "round" predicts the targets from the round index, and
+        "inputs" from the round's inputs.
 
         If the inputs have several encodings, a probe of each is fitted, and the best score of each
         target counts.

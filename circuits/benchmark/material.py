@@ -200,14 +200,16 @@ class Material:
         return result, seconds - call.seconds_of_results, call.used
 
     def truth(self, question: str) -> Truth:
-        """Return the truth of a question about the subject.
+        """Return the true answer to a question of the benchmark about the machine: which of the
+        question's items (such as all edges) are true.
 
         Args:
             question: key of the question, such as "edges".
 
         Returns:
-            Item (such as an edge) -> its kind, such as "content" or, for a false item, "". Empty if
-            the truth is unknown.
+            A mapping from every item to its kind. A true item has a kind with a name, such as
+            "content", and a false item has the kind "". The mapping is empty if the truth is
+            unknown.
         """
         key = ("truth", question)
         if key not in self._results:  # by no `compute_once`: no method pays for what the truth took

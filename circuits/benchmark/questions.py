@@ -156,8 +156,14 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
-    """Return the oracle's answer: nodes of the kind "content" score 2, nodes without an outgoing
-    edge 0, and all other nodes 1.
+    """Return the best possible answer to the question which nodes matter, made from the truth.
+
+    A node gets the score 2 if an edge from it carries content, and 0 if no component reads it. All
+    other nodes get 1. The nodes with the score 2 are chosen as true.
+
+    Args:
+        subject: the machine; not used.
+        material: the machine's runs, with the true kind of every node.
     """
     truth = material.truth("nodes")
     score_of_kind = {"content": 2.0, "": 0.0}

@@ -456,19 +456,25 @@ def _measure_remainder(
 def _compute_errors_and_slopes(
     predict: Predict, algorithm: Algorithm, batches: Sequence[Any]
 ) -> tuple[Array, Array, list[str]]:
-    """Compute an algorithm's prediction errors, and the derivative of its predictions with respect
-    to each of many small changes of its update (:func:`_list_directions`).
+    """Return the differences between a model's and an algorithm's predictions, and how the
+    algorithm's predictions respond to small changes of its update (:func:`_list_directions`), such
+    as a larger step.
 
-    Errors and derivatives are divided by the standard deviation of the predicted outcome.
+    Both are divided by ``sqrt(p + q + 0.001)``, where p is the probability of an outcome that the
+    model predicts, and q that of the algorithm.
 
     Args:
-        predict: the model's predictions, as a function of episodes.
+        predict: function from a batch of episodes to the model's predictions.
         algorithm: the algorithm.
-        batches: one batch of episodes per set.
+        batches: batches with equally many episodes. Their scored rounds are joined along the axis
+            "round" of the results.
 
     Returns:
-        Errors ``[episode, round, outcome]``; derivatives ``[episode, round, outcome, change]``; the
-        names of the changes. The axis "round" has the scored rounds of all batches.
+        Three values:
+
+        - the differences p - q, ``[episode, round, outcome]``;
+        - the derivatives of q by the size of each change, ``[episode, round, outcome, change]``;
+        - a description of each change, such as "a larger step".
     """
     errors, slopes, names = [], [], list[str]()
     for episodes in batches:
@@ -612,18 +618,21 @@ def _share_plainly_apart(divergences: Mapping[str, Array], sets: _Sets, seed: in
 
 @cached_in_session
 def _measure_gain_from_memory(compared: Compared, subject: Any) -> _Divergences:
-    """Return what a model gains from its memory: the divergence of its predictions from the best
-    memoryless algorithm.
+    """Measure how much a model's predictions depend on earlier rounds: their divergence from those
+    of the best algorithm without memory.
 
-    The best memoryless algorithm is chosen on other episodes.
+    Candidates are all algorithms of the task without memory, and a constant guess. They are fitted
+    to the model's predictions on the first batch of each set of episodes. The one that fits best is
+    compared with the model on the second batch.
 
     Args:
-        compared: the comparison, for its sets of episodes.
-        subject: the model, an algorithm, or a function that predicts.
+        compared: the comparison, of which only ``compared.sets`` is used: name -> (first batch,
+            second batch).
+        subject: the model. It may also be an algorithm, or a function from episodes to predictions.
 
     Returns:
-        Divergence, averaged over rounds, by set of episodes: ``[participant]``, or ``[episode]`` if
-        the episodes have no participants.
+        Name of a set -> the divergence, averaged over rounds, of each participant,
+        ``[participant]``, or of each episode, ``[episode]``, if the episodes have no participants.
     """
     some_episodes, _ = next(iter(compared.sets.values()))
     task = tasks.of(some_episodes)  # not tasks.get, which does not know an algorithm of tasks.using
@@ -905,14 +914,22 @@ class _Agreement:
     cells: tuple[Cell, ...] = field(repr=False)
 
     def measure(self, control: Control | None = None) -> Measure:
-        """Return the measure of the claim that two models predict the same.
+        """Return a measure (a number with its interval, threshold and verdict) of the claim that
+        two models predict the same.
 
-        Average similarity, the share of rounds that differ plainly, and the similarity of each
-        group of responses must all support the claim. The measure is that of the quantity with the
-        worst verdict (:func:`~interp.results.measure.conjoin`).
+        The claim is true only if three conditions are:
+
+        - the average similarity of the predictions is at least .95, and far enough above
+          ``control``;
+        - the two predictions differ by more than .1 nats in at most .1 % of the rounds;
+        - after each change of an input, the similarity of the two models' responses is at least .9.
+
+        Each condition has a verdict. The result is the measure of the condition with the worst
+        verdict: "no" is worse than "undecided", which is worse than "yes".
 
         Args:
-            control: average similarity of untrained copies; None for no control.
+            control: average similarity between untrained copies of the model and the other model;
+                None for no control.
         """
         # The claim's text is filled in by Question.measure.
         average = Measure(
@@ -1018,13 +1035,17 @@ class Behaviour(Result):
 
     @property
     def measure(self) -> Measure:
-        """The measure of the claim that model and reference predict the same.
+        """A measure (a number with its interval, threshold and verdict) of the claim that the model
+        and its reference predict the same.
 
-        Three quantities must support the claim: the average similarity of predictions, the share of
-        rounds in which they differ by more than .1 nats, and the similarity of responses to changed
-        inputs. The measure reports the quantity that decides the claim. If read-out parameters were
-        fitted and the fitted models do not refute the claim, the measure is about the fitted
-        models, and its condition says so. Otherwise it is about the models as they are.
+        The claim has three conditions: similar predictions on average, few rounds in which they
+        differ by more than .1 nats, and similar responses to changed inputs. The measure is that of
+        the condition with the worst verdict.
+
+        If the two differ only in read-out parameters, such as a temperature, the claim may be true
+        of :attr:`fitted`, in which these are equal. So the measure is that of ``fitted`` if it
+        exists and its verdict is not "no", and otherwise that of :attr:`plain`. In the first case,
+        its field ``condition`` is "with its read-out fitted".
         """
         control = merge_copies(self.untrained)
         fitted = self.fitted

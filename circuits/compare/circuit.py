@@ -129,21 +129,23 @@ class HeadTable:
 
 
 class HeadShares(NamedTuple):
-    """What the heads of a model read and feed, as shares of the whole model, which can be compared
-    between models.
+    """The importance of a model's attention heads, divided by where they read from and by which
+    earlier heads change them. Arrays of different models can be compared.
 
-    The importance of a head for an outcome is the root of ``HeadTable.lost``: how much the outcome
-    changes if the head is ablated. The last axis of both arrays is the outcome: the prediction
-    (index 0) and the state (index 1). For each outcome, the entries of an array are scaled so that
-    they sum to 1/2; they are all 0 if no head has an effect.
+    The importance of a head is ``sqrt(HeadTable.lost)``: how much an outcome changes if the head is
+    ablated at query positions of one kind. A kind is positions whose labels differ only by a
+    number, such as p_1 and p_2. There are two outcomes, along the last axis of both arrays: the
+    prediction (index 0) and the state (index 1).
+
+    Each array is scaled so that, for each outcome, its entries sum to 1/2. They are all 0 if no
+    head has an effect.
 
     Attributes:
         reads: importance of a head at query positions of a kind, divided among the key positions in
-            proportion to what the head reads from each, ``[head, kind, pos, 2]``.
-        feeds: how important an earlier head is through a later one, ``[earlier head, later head,
-            2]``: the later head's importance, times a share, summed over kinds of query positions.
-            The share is the change of the later head's output if the earlier head is ablated,
-            divided by the variation of this output, but at most 1.
+            proportion to ``HeadTable.read``, ``[head, kind, pos, 2]``.
+        feeds: importance that an earlier head has because it changes a later head, ``[earlier head,
+            later head, 2]``. It is ``min(HeadTable.changed / HeadTable.varied, 1)`` times the
+            importance of the later head, summed over the kinds.
     """
 
     reads: Float[np.ndarray, "head kind pos 2"]

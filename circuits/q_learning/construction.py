@@ -494,10 +494,15 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 2.
+    """Make the attention heads of layer 2.
 
-    They copy the current state s_t to the token Select, where the action is chosen. In the variant
-    "lin", they also look up Q-values.
+    One head copies the current state s_t to the token Select, where the action is chosen. The
+    variant "lin" has two more. One writes the Q-values of all actions, in the state that a token
+    has in the block ``buf2``, to this token. The other copies the next state from Select to the
+    token Update.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
     """
     ids, states, sink, move = wiring.ids, wiring.states, wiring.sink, wiring.move
     # Head 2.1 copies the name s_t from an action token beside the current state to buf1 of Select.

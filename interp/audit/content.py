@@ -323,13 +323,13 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     """
     rounds = list(range(1, trial.shape[1]))  # all that read the state of an earlier round
     states = trial.select_states(rounds)
-    own_states = states.flatten(2).double()  # [written, episode, number]
+    own_states = states.flatten(2).double()  # [chosen, episode, number]
     donor_states = change_states(trial, rounds, Change.DONOR).flatten(2).double()
     n_numbers = own_states.shape[2]
     drawn = _draw_random_directions(n_numbers, n_directions, trial.budget.seed)
     random_axes = drawn.to(own_states)
 
-    def sum_losses(changed: Float[Tensor, "written episode number"]) -> Array:
+    def sum_losses(changed: Float[Tensor, "chosen episode number"]) -> Array:
         """Return the loss of each episode, ``[episode]``, summed over rounds. Each round's loss is
         from a separate run, in which only this round reads a changed state.
         """

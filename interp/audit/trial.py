@@ -301,7 +301,7 @@ class Trial:
         one of these rounds reads a changed state, and the model runs on from there.
 
         Args:
-            changed: the changed states, ``[written, episode, row, width]``. The axis ``written``
+            changed: the changed states, ``[chosen, episode, row, width]``. The axis ``chosen``
                 has one entry for each round in ``rounds``: the state that this round reads.
             rounds: indices of the rounds that read a changed state, one per run.
             horizon: number of rounds to run, including the round that reads the changed state; None
@@ -313,28 +313,27 @@ class Trial:
                 changes nothing further.
 
         Returns:
-            The predictions of all rounds in each run, ``[written, episode, round, ...]``.
+            The predictions of all rounds in each run, ``[chosen, episode, round, ...]``.
         """
         run = self.run
         n_further = run.n_rounds if horizon is None else horizon
-        changed_by_episode = changed.transpose(0, 1)  # [episode, written, row, width]
+        changed_by_episode = changed.transpose(0, 1)  # [episode, chosen, row, width]
         continuation = run_on(self.model, run, rounds, n_further, changed_by_episode, rewrite_state)
         unchanged = run.predictions.expand(len(rounds), *run.predictions.shape)
-        predictions = unchanged.clone()  # [written, episode, round, ...]
+        predictions = unchanged.clone()  # [chosen, episode, round, ...]
         for i, t in enumerate(rounds):
             later = predictions[i, :, t : t + n_further]  # a view [episode, lag, ...]
-            # The continuation is [1, episode, written, lag, ...]. Its lags may go beyond the last
+            # The continuation is [1, episode, chosen, lag, ...]. Its lags may go beyond the last
             # round of the episode.
             later.copy_(continuation.predictions[0, :, i, : later.shape[1]])
         return predictions
 
-    def select_states(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """Return the states that the rounds ``rounds`` read in the trial's run, ``[written,
-        episode, row, width]``.
+    def select_states(self, rounds: Sequence[int]) -> Float[Tensor, "chosen episode row width"]:
+        """Return the states that some rounds read in the trial's run, ``[chosen, episode, row,
+        width]``.
 
         A state is a matrix ``[row, width]``, such as a transformer's latents, one per row. The axis
-        ``written`` has one entry for each round in ``rounds``. It is called so because functions
-        that change states return arrays of the same shape, to be written in place of the states.
+        ``chosen`` has one entry for each round in ``rounds``.
 
         Args:
             rounds: indices of the rounds.

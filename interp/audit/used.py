@@ -110,20 +110,18 @@ def draw_donors_with_same_label(
 
 def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
-) -> Float[Tensor, "written episode row width"]:
-    """Return the states that the rounds ``rounds`` read, with one channel (some rows of the state)
-    replaced.
+) -> Float[Tensor, "chosen episode row width"]:
+    """Return the states that some rounds read, with one channel (some rows of the state) replaced.
 
     Args:
         trial: the model with its run.
-        rounds: indices of the rounds that read the states.
-        change: what replaces the state: a member of :class:`Change`.
-        channel: name of the part of the state that is replaced, such as h of an LSTM; by default
-            the whole state.
+        rounds: indices of the rounds.
+        change: how the channel is replaced: a member of :class:`Change`.
+        channel: name of the channel, such as h of an LSTM; by default the whole state.
 
     Returns:
-        The states, ``[written, episode, row, width]``. The axis ``written`` has one entry for each round
-        in ``rounds``, in the same order.
+        The states, ``[chosen, episode, row, width]``. The axis ``chosen`` has one entry for each
+        round in ``rounds``, in the same order.
     """
     unchanged = trial.select_states(rounds)
     rows = trial.channels[channel]
@@ -134,17 +132,20 @@ def change_states(
 
 
 def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Tensor) -> Tensor:
-    """Make whole states that can replace those of some rounds. :func:`change_states` uses only the
-    rows of one channel.
+    """Return the states that ``change`` puts in place of the states that some rounds read, such as
+    the mean state over episodes.
+
+    All parts of the state are replaced, even if the caller uses only some of them.
 
     Args:
         trial: the model with its run.
-        rounds: indices of the rounds that read the states.
-        change: what replaces the state: a member of :class:`Change`.
-        unchanged: the states that these rounds read, ``[written, episode, row, width]``.
+        rounds: indices of the rounds.
+        change: how states are replaced: a member of :class:`Change`.
+        unchanged: the states that these rounds read, ``[chosen, episode, row, width]``. The axis
+            ``chosen`` has one entry for each round in ``rounds``.
 
     Returns:
-        The replacements, in the shape of ``unchanged``.
+        The new states, in the shape of ``unchanged``.
     """
     seed = trial.budget.seed
     n_episodes = unchanged.shape[1]

@@ -560,16 +560,19 @@ def _refine_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tu
 def minimise_locally(
     loss: Loss, searched: Sequence[Searched], start: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
-    """Find a local minimum of the loss near a starting point. Categorical parameters are not
-    changed.
+    """Find a local minimum of the loss near a starting point. Parameters of the kind "choice", and
+    those with a single grid value, are not changed.
 
     Nelder-Mead runs first, because it gets past kinks, such as those of a parameter that counts
     rounds. L-BFGS-B then refines the result.
 
+    Both vary the index of a value in its parameter's grid, not the value itself. Between two
+    indices, the value is interpolated: index 1.5 stands for the mean of ``grid[1]`` and
+    ``grid[2]``.
+
     Args:
         loss: function that takes {name of a parameter: value} and returns the loss.
-        searched: the parameters. The optimisers vary the position of a value in its grid, not the
-            value: position 1.5 lies midway between the grid values 1 and 2, counted from 0.
+        searched: the parameters with their grids.
         start: name of a parameter -> the value to begin at.
 
     Returns:

@@ -132,10 +132,14 @@ class Recovery(Result):
         return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread", "r"])
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the confusion matrix of families as a heat map.
+        """Draw the table :meth:`confusion` as a heat map: the number of players by their true
+        family (rows) and by the family that the fits found as the closest (columns).
 
         Args:
-            figures: module with the package's plotting functions.
+            figures: the module :mod:`interp.results.figures`, which has the plotting functions.
+
+        Returns:
+            The matplotlib figure.
         """
         return figures.heatmaps(
             {"": self.confusion()},
@@ -214,12 +218,19 @@ def recovery(
 def _draw_member(
     family: Family, bounds: Mapping[str, tuple[float, float]], rng: np.random.Generator
 ) -> Algorithm:
-    """Draw an algorithm from a family, with random parameters.
+    """Return an algorithm of a family with random parameters.
+
+    How a parameter is drawn:
+
+    - a parameter of the kind "choice" is one of the values of its grid, each with equal
+      probability;
+    - any other parameter in ``bounds`` is uniform between its bounds;
+    - the others are uniform in an interval between neighbouring grid values, and each such interval
+      has equal probability.
 
     Args:
-        family: the family.
-        bounds: name of a parameter -> bounds within which it is drawn uniformly, as ``within`` of
-            :func:`recovery`, which says how other parameters are drawn.
+        family: the family, which has the grid of each parameter.
+        bounds: name of a parameter -> (low, high).
         rng: the random generator.
     """
     values = {}

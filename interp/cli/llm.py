@@ -397,7 +397,12 @@ def _import(
     ],
     out: Path = Path("output/llm-imported"),
 ) -> None:
-    """Convert recorded rounds to the files that `interp llm score` and `interp llm report` read."""
+    """Convert rounds that were recorded elsewhere to the files that `interp llm score` and `interp
+    llm report` read.
+
+    Args:
+        columns: Values of the options that are passed to import_rounds, by name, such as "advice".
+    """
     imported = import_rounds(file, folder_to_write(out), **columns)
     options.say_what_was_read(say, imported)
     say.line(imported.sentence)

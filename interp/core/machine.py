@@ -124,11 +124,11 @@ class Component:
 
 
 class Stepped(NamedTuple):
-    """What :meth:`Machine.step` returns for one round.
+    """The result of one round for a batch of episodes (:meth:`Machine.step`).
 
     Attributes:
-        prediction: the prediction ``[batch, ...]``, in the form that the machine's layout defines,
-            such as the probability of each outcome.
+        prediction: what the model predicts in each episode: a number for each outcome, such as a
+            logit or a probability, ``[batch, outcome]``; or one real number, ``[batch]``.
         carried: the state that the next round reads, ``[batch, row, width]``.
     """
 

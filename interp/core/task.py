@@ -1012,15 +1012,14 @@ class Task:
         """Return a copy of this task that draws batches from recorded episodes instead of sampling
         new ones.
 
-        Rules of a batch:
+        How a batch is drawn:
 
-        - It has as many different participants as possible. Episodes without participants count as
-          one participant each.
-        - No episode is repeated or generated. If too few are recorded, the batch is smaller, with a
-          warning.
-        - Missed trials are dropped, and then all episodes are cut to the number of rounds that an
-          analysis asks for. The most that it gets is the length that about nine in ten of the
-          recorded episodes have. Shorter episodes are left out.
+        - Episodes are drawn at random, from as many participants as possible. None is drawn twice.
+          An episode without a participant counts as a participant.
+        - If fewer episodes are recorded than are asked for, the batch is smaller, with a warning.
+        - Missed trials are dropped. All episodes of a batch then have the same number of rounds. It
+          is the requested number, or the number that about 90 % of the recorded episodes have if
+          that is smaller. Longer episodes are cut, shorter ones are not drawn.
 
         Analyses that fit something use one half of the participants to fit and the other half to
         score (:meth:`for_half`).
@@ -1030,6 +1029,9 @@ class Task:
         >>> known, test = experts.TASK.of_recorded(played).sets_for(3, 5, seed=0)["default"]
         >>> len(known) + len(test), sorted({*known.participants.tolist()} & {*test.participants.tolist()})
         (6, [])
+
+        Args:
+            episodes: the recorded episodes.
         """
         from interp.core.recorded import RecordedSource  # which needs pandas
 

@@ -191,23 +191,25 @@ def score_with_controls(
     write: Write | None = None,
     seed: int = 0,
 ) -> dict[str, Rollout]:
-    """Run a model with its latent changed in several ways, to test whether it needs to carry
-    information from round to round.
+    """Run a model with changed latents (the state that it carries from round to round), to test
+    whether it needs them.
 
-    - "cut": every round reads the initial latent;
-    - "reset": only the middle round reads the initial latent;
-    - "frozen": all rounds from the second on read the latent that the second round reads;
-    - "swapped": every round reads the latent of another episode; left out for a single episode;
-    - "discrete": a latent represents a set of reached nodes; of the nodes that a round adds to this
-      set, only one, drawn at random, stays. Left out if there are no functions ``read`` and
-      ``write``.
+    The model is run once for each of these changes:
+
+    - "cut": every round reads the initial latents;
+    - "reset": only the middle round reads the initial latents;
+    - "frozen": all rounds from the second on read the latents that the second round reads;
+    - "swapped": every round reads the latents of another episode; left out for a single episode;
+    - "discrete": latents represent the set of nodes that were reached. From the second round on,
+      each round may add only one node to it, drawn from those that it reaches. Left out without
+      ``read`` and ``write``.
 
     Args:
         model: the model.
         episodes: episodes without missing rounds.
-        read, write: functions that decode sets of nodes from latents and write them, from
-            :func:`codec`. By default, the exact functions for a handwired transformer, and none for
-            other models.
+        read: function that decodes the set of reached nodes from latents.
+        write: function that changes latents so that they represent a set. :func:`codec` returns
+            both. If both are None, a handwired transformer gets exact functions.
         seed: seed of random choices.
 
     Returns:
@@ -517,13 +519,20 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return all tables of a model, by name; "summary" has the accuracy in the last round, one row
-    per regime and depth.
+    """Make the tables of the evaluation from the results of its parts.
 
     Args:
         model: the model; not used.
-        measured: name of a part of the evaluation -> its result, from :func:`_measure_part`: one
-            table for each regime, and a dictionary of tables for :data:`_SETS_PART`.
+        measured: name of a part -> its result, as :func:`_measure_part` returns it.
+
+    Returns:
+        Name of a table -> the table:
+
+        - "by_round" has the share of right answers of the model, each control and each algorithm,
+          by round, regime and depth (the target's distance from the root);
+        - "summary" has these shares in the last round: one row per regime and depth, one column for
+          the model and for each control and algorithm;
+        - "moved" and "sets" are the tables of :data:`_SETS_PART`.
     """
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")

@@ -158,15 +158,18 @@ def _make_row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str
 def _remove_duplicates(
     runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]
 ) -> list[LLMRun]:
-    """Return one run of each instance (episode to play) for each model and condition.
+    """Return one run for each instance (episode to play), model and condition.
 
-    Copies of a file are set aside. Further runs of an instance are either refused, or set aside
-    with their predictions added to the selected run.
+    Of files with equal bytes, only the first counts. If an instance was still played several times,
+    ``duplicates`` says what happens.
 
     Args:
         runs: all runs.
-        duplicates: what to do with further runs of an instance: "refuse" or "first".
-        rows: rows of the table of files; those of runs that are set aside are changed.
+        duplicates: "refuse" raises InputError. "first" returns the first complete run, with the
+            predictions of the others in its field ``again``.
+        rows: the table of files: one dictionary per file, with "status" and "why". For each run
+            that is not returned, the status is set to "set aside" in place, and the reason to
+            "why".
     """
     by_instance: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:

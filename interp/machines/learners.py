@@ -154,13 +154,13 @@ def _make_cell(
 
 
 def _make_loop(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
-    """Make a learner whose core is one block of layers, which runs :data:`_LOOP_CYCLES` times in a
-    round.
+    """Make an untrained machine with a small residual network that runs three times in a round.
+    Each run starts from the output of the last one.
 
     Args:
-        encoder: encodes a round as numbers.
-        width: width of the core's state.
-        n_layers, n_rounds: not used; every kind's builder has these parameters.
+        encoder: encodes a round as a vector.
+        width: number of numbers in the carried state.
+        n_layers, n_rounds: ignored; all functions in :data:`KINDS` have these parameters.
     """
     widen, narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)

@@ -94,8 +94,11 @@ class RoundEncoder:
     """
 
     def __init__(self, layout: RoundLayout) -> None:
-        """Select the positions of a round that are encoded, before and after the prediction, and
-        count the numbers that encode them.
+        """Choose the positions of a round that the vectors of :meth:`before` and :meth:`after`
+        encode, and compute the lengths of these vectors.
+
+        Positions are left out if they have the same token in every round. The vector of
+        :meth:`before` has only the positions before the prediction.
         """
         self.layout = check_type("layout", layout, RoundLayout)
         self.n_ids = len(layout.vocabulary)
@@ -207,8 +210,16 @@ def cell(
     shape = (width,) if n_layers == 1 else (n_layers, width)
 
     def run_core(module: Any, x: Tensor, carried: _Tree) -> _Tree:
-        """Run the cell, or the layers, on one input ``[batch, input]``, and return the new state by
-        the names of its parts.
+        """Run the submodule ``core``, a recurrent cell or recurrent layers, on one input.
+
+        Args:
+            module: the whole module, of which ``core`` is a part.
+            x: the input, ``[batch, input]``.
+            carried: the state before the input: "h", and for an LSTM also "c" -> ``[batch,
+                width]``, or ``[batch, layer, width]`` for several layers.
+
+        Returns:
+            The state after the input, in the same form.
         """
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
         require(

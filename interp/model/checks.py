@@ -216,8 +216,14 @@ def _check_purity(case: _Case) -> Iterator[str]:
 
 
 def _check_channels(case: _Case) -> Iterator[str]:
-    """Yield a sentence if an episode with the carried state and the inputs of another episode does
-    not get the other's result. The model then carries something outside of its channels.
+    """Yield a sentence if the model passes information between rounds in another way than in its
+    carried state, for example in an attribute.
+
+    The check runs one round with the rows of the carried states, and of the inputs, in another
+    order. The results must be those of the original run in this order.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     t = max(1, case.n_rounds // 2)  # not round 0, in which all episodes read the same state
     # Row e of the batch gets the inputs of episode e - 1, and the state that its round t reads, so
@@ -251,11 +257,14 @@ def _check_rows(case: _Case) -> Iterator[str]:
 
 
 def _check_truth(case: _Case) -> Iterator[str]:
-    """Yield a sentence if a prediction changes when later tokens of its round are replaced by those
-    of other rounds: the model then sees the truth before it predicts.
+    """Yield a sentence if the model's prediction depends on inputs that come later in the round
+    than the prediction, such as the true outcome.
 
-    All rounds of the run are rows of one batch, so that the check also finds a model in which only
-    a late round sees the truth.
+    The check replaces each of these inputs by that of another round, and compares predictions. It
+    does so for all rounds of the run, since a model may see the outcome in only some of them.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     layout = case.layout
     # A layout may override predict_position, and read elsewhere than at its label: the earlier counts.

@@ -461,8 +461,11 @@ def sequential(
         return t in hooks if hold_states else t >= first_hooked
 
     def is_run(t: int) -> bool:
-        """Return whether round ``t`` must run: it is not in ``clean``, or a hook can affect it, or
-        its activations are to be cached.
+        """Return True if round ``t`` must be run. Otherwise its result is copied from ``clean``,
+        the rollout without hooks.
+
+        A round is run if there is no ``clean``, if a hook can affect it, or if its activations are
+        to be cached.
         """
         return clean is None or has_edits(t) or t in recorder.cache_index
 

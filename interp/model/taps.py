@@ -252,11 +252,15 @@ class Halting:
         return edited if has_all_rows else edited[self._is_running]
 
     def _find_void(self, alive: Tensor, whole: Tensor, result: Tensor) -> Tensor:
-        """Return Bool[row], True for rows in which a hook changed an activation of a run that did
-        not take place, or returned NaN or infinity for one that did.
+        """Find the rows of the batch that hooks have made void (without a valid result) in one run
+        of the submodule, Bool[row].
 
-        A hook that adds a number to NaN leaves NaN, so this change cannot be seen. A hook that
-        changes every row that has not halted is therefore assumed to change the halted rows, too.
+        A row is void in two cases: it has halted, and a hook changed its activation; or it has not
+        halted, and a hook returned NaN or infinity for it.
+
+        Hooks see NaN in halted rows. A hook that adds a number to NaN leaves NaN, so its change
+        cannot be seen. Therefore, a hook that changed all rows that have not halted is assumed to
+        have changed the halted rows, too.
 
         This method is called only if a hook returned another tensor or wrote into the activation.
 

@@ -107,7 +107,12 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
 
 
 def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
-    """Return every corruption of the task as (name, key, ""), where "" means the default metric."""
+    """List all ways in which the task can corrupt an episode, for the part on patching.
+
+    Returns:
+        For each: (its name for the page, its key, ""). The third text names the metric that shows
+        the effect; "" stands for the default metric.
+    """
     records = context.task.analysis.corruptions()
     return [(record.name.capitalize(), record.key, "") for record in records]
 

@@ -309,24 +309,25 @@ def identified_rank(
 def _find_normals(
     algorithm: Algorithm, base: Values, source_value: NDArray, variable: str, step: float
 ) -> Float[NDArray, "crossing element"]:
-    """Find the normals of the algorithm's decision boundary where it crosses the lines from the
-    base's to the source's values of a variable.
+    """Find vectors that are perpendicular to the boundary at which an algorithm's choice changes,
+    in the space of values of one variable.
 
-    A line crosses the boundary at some share of its length. If the start of the line is shifted
-    along the boundary, this share stays equal; if it is shifted off the boundary, it changes. So
-    the gradient of the share by the values at the start is a normal. It is estimated by central
-    differences: each element of the start is shifted up and down.
+    Each pair of rounds, base and source, defines a line from the variable's value in the base to
+    its value in the source. The choice changes at some share of the length of this line. The normal
+    is the gradient of this share by the position of the line: the share stays equal if the line is
+    moved along the boundary. To estimate it by central differences, the line is moved by ``step``
+    up and down along each element of the variable.
 
     Args:
         algorithm: the algorithm.
-        base: the algorithm's variables in the base rounds, ``[pair, 1, ...]`` each.
+        base: the algorithm's variables in the base rounds: key -> values ``[pair, 1, ...]``.
         source_value: value of the variable in the source rounds, ``[pair, 1, ...]``.
         variable: key of the variable.
-        step: size of the shifts.
+        step: how far lines are moved, in the variable's unit.
 
     Returns:
-        One normal for each pair, not scaled to length 1, ``[crossing, element]``. A pair is left
-        out if one of the shifted lines does not cross the boundary nearby.
+        The normals, not scaled to length 1, ``[crossing, element]``. Pairs are left out if, on a
+        moved line, the share at which the choice changes differs by .02 or more.
     """
     shape = source_value.shape
     n_pairs = len(source_value)
@@ -690,13 +691,15 @@ class Search:
 @dataclass(frozen=True)
 @checked_result
 class Fit:
-    """The result of training a subspace.
+    """The subspace of activations that training found, with its loss.
 
     Attributes:
-        basis: orthonormal basis of the subspace, ``[width, rank]``.
-        loss: mean loss on the pairs that decide when to stop. It is the cross-entropy of the
-            model's prediction after the interchange, with the algorithm's distribution as the
-            target. For models that output probabilities, it is the squared distance of the two.
+        basis: orthonormal basis of the subspace, one column per dimension, ``[width, rank]``.
+        loss: mean loss of this subspace over the pairs of rounds on which training is stopped. It
+            compares the model's prediction after an interchange in the subspace with the
+            algorithm's prediction after the same interchange of its variable. It is the
+            cross-entropy if the model outputs logits, and the squared distance if it outputs
+            probabilities.
         steps: number of training steps from each random start.
     """
 

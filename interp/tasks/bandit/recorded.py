@@ -277,18 +277,24 @@ def _read_sides_as_arms(
 def _find_slot_by_side(
     table: TrialTable, choices: pd.Series, names: Sequence[str], sides: Sequence[str]
 ) -> dict[str, int] | None:
-    """Return a mapping from each choice that names a side, such as "left", to the index of the
-    options column with the arm on this side. Return None if the sides cannot be recognised.
+    """Find out which side each choice, such as "left", stands for. A side is given by the index of
+    the column that says which arm was on this side.
 
-    If the user named no ``sides``, there are two ways to recognise them. Either every choice names a
-    column (:func:`_find_slots_by_name`). Or the user named the options columns, and there are as
-    many different choices as columns, all of them numbers: the smallest is the first column.
+    If the user named no sides, one of two conditions must hold:
+
+    - every choice names a column by a word of its name (:func:`_find_slots_by_name`): "left" names
+      the column "left_arm";
+    - the user named the columns, all choices are numbers, and there are as many different numbers
+      as columns. The smallest number then stands for the first column.
 
     Args:
-        table: the table.
+        table: the table with one row per trial.
         choices: the choice in each trial.
-        names: names of the options columns, or of the slots of a column of pairs.
-        sides: names of the sides in the order of these columns; empty if the user named none.
+        names: names of the columns.
+        sides: what a choice of each column is called, in their order; empty if the user named none.
+
+    Returns:
+        Choice -> index of the column in ``names``; None if neither condition holds.
     """
     if sides:
         slots = {str(side): i for i, side in enumerate(sides)}

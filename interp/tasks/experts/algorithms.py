@@ -185,7 +185,12 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     check_bounds((low, high))
 
     def accuracies(v: Values) -> NDArray[np.float64]:
-        """Return the experts' posterior mean accuracies, ``[..., expert]``."""
+        """Return the expected accuracy of each expert, ``[..., expert]``: the mean of its posterior
+        distribution, after the rounds so far.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         return mean_accuracy(v["counts"], count_misses(v), (low, high))
 
     equations: dict[str, Equation | None] = {

@@ -229,7 +229,12 @@ def q_learning(
         return np.where(v["noise"][..., None] > 0, random_action, choose(v))
 
     def change(v: Values) -> _Array:
-        """Return the change of the action's column of the table, ``[..., state]``."""
+        """Return what the update adds to the Q-values of the action a that was taken, ``[...,
+        state]``: ``alpha * td_error`` for the current state, and 0 for all other states.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         n_states = v["table"].shape[-2]
         written = np.eye(n_states)[v["state"]]
         return alpha * v["td_error"][..., None] * written

@@ -407,7 +407,12 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
-        """Return a uniform number for every round, ``[episode, round]``, which chooses the child."""
+        """Return a random number in [0, 1) for each round, ``[episode, round]``, by which the walk
+        chooses the node that it visits.
+
+        Args:
+            episodes: the episodes; the numbers depend on ``episodes.numbers`` and the seed.
+        """
         return draw_by_number(seed, episodes.numbers, episodes.n_rounds)
 
     return _make_path_search(

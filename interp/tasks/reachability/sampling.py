@@ -83,18 +83,25 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class _Regime:
-    """A regime: a distribution over graphs, and a rule for the root and the candidates. Either
-    ``depths`` and ``pairs`` or ``draw`` define it.
+    """A distribution of random graphs, each with a root, where the search starts, and two
+    candidates, the nodes that the question is about.
+
+    There are two kinds of regimes. In one, the function ``draw`` samples graphs, roots and
+    candidates. In the other, :func:`_grow_graphs` samples graphs, and two candidates are chosen:
+    the target can be reached from the root, the negative cannot. The function ``pairs`` must allow
+    them, and the target's distance from the root must be one of ``depths``.
 
     Attributes:
         key: name in code and on the command line.
         name: description in words.
-        depths: distances of the target from the root, sampled equally often; empty if the distance
-            is not controlled.
-        draw: function ``(generator, n_graphs, n_nodes, n_edges)`` -> graphs with root and
-            candidates; None for regimes with depths.
-        pairs: function ``(adjacency, distances)`` -> Bool[graph, target, negative], True for
-            allowed pairs of candidates; None for regimes without depths.
+        depths: distances of the target from the root, sampled equally often; empty if ``draw`` is a
+            function.
+        draw: function ``(generator, n_graphs, n_nodes, n_edges)`` -> graphs with roots and
+            candidates; None for the other kind.
+        pairs: function ``(matrices, distances)`` -> Bool[graph, target, negative], True for pairs
+            of nodes that may be the candidates. It takes adjacency matrices ``[graph, from, to]``
+            and the nodes' distances from the root, ``[graph, node]``. None if ``draw`` is a
+            function.
     """
 
     key: str
