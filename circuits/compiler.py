@@ -111,8 +111,11 @@ def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> Non
 
 
 def _validate(circuit: Circuit) -> None:
-    """Refuse a circuit that cannot be compiled: tokens without an embedding, wrong numbers of
-    latents or outcomes, equal head names, or negative layers.
+    """Refuse a circuit with tokens without an embedding, wrong numbers of latents or outcomes,
+    equal names of heads, or negative indices of layers.
+
+    Args:
+        circuit: the circuit.
     """
     for token in circuit.layout.vocabulary:
         require(
@@ -199,8 +202,15 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
 def stack_rows(
     directions: Sequence[Direction], circuit: Circuit
 ) -> Float[Tensor, "direction d_model"]:
-    """Return directions of the residual stream as the rows of a float64 matrix, ``[direction,
-    d_model]``; raise InputError for a direction of another basis than the circuit's.
+    """Return directions of the residual stream as the rows of a matrix in float64, ``[direction,
+    d_model]``.
+
+    Args:
+        directions: the directions; without any, the matrix has no rows.
+        circuit: the circuit; all directions must have its basis.
+
+    Raises:
+        InputError: a direction has another basis.
     """
     for direction in directions:
         require(
@@ -214,8 +224,15 @@ def stack_rows(
 
 
 def activation_sites(circuit: Circuit, location: Location) -> list[Place]:
-    """Return the activation sites that together store a variable at one location of the circuit,
-    one site per token position.
+    """Return where the compiled transformer stores a variable: the parts of its activations that
+    belong to one location of the circuit.
+
+    Args:
+        circuit: the circuit.
+        location: the location: a hook point, positions, and directions of the residual stream.
+
+    Returns:
+        One place per token position. All together store the variable.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
@@ -241,12 +258,16 @@ def activation_sites(circuit: Circuit, location: Location) -> list[Place]:
 
 
 def list_wired_claims(circuit: Circuit) -> list[Claim]:
-    """Return the circuit's ground truth as claims for interchange interventions.
+    """List what the circuit's construction says about interchange interventions, as claims that can
+    be tested.
 
-    A claim names a variable, the places that together store it, and the outcome ("prediction" or
-    "state") that shows the effect: swapping the activations there between two runs acts like
-    swapping the variable. The last claims are negative controls (``control`` is True): places that
-    do not store the variable.
+    A claim names a variable, places that together store it, and an outcome, "prediction" or
+    "state". If the activations at these places come from another run, the outcome changes as if the
+    variable came from that run. The last claims are controls, with places that do not store the
+    variable.
+
+    Args:
+        circuit: the circuit.
 
     >>> from circuits.registry import build
     >>> claims = list_wired_claims(build("wma-handwired", n_experts=2))

@@ -109,8 +109,11 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
 
 
 def _require_update(model: Machine | None) -> None:
-    """Raise InputError if the machine has no hook point for a written update vector, so that the
-    site "update" cannot be read. With None, nothing is checked.
+    """Raise InputError if a machine has no hook point "hook_update", from which the site "update"
+    is read.
+
+    Args:
+        model: the machine; None skips the check.
     """
     if model is None:
         return
@@ -239,12 +242,18 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
 
 
 def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode round"] | None:
-    """Return a mask ``[episode, round]``, True for rounds in which the site was not computed; None
-    if it was computed in every round.
+    """Find the rounds in which a site was not computed, because the machine decides how many
+    iterations a round has.
 
-    Machines with a variable number of iterations per round skip some sites in some rounds. The
-    activation is then NaN, while the latents after the round are finite. If the latents are not
-    finite either, the machine has overflowed, and the mask is False.
+    Such a round has NaN at the site, but finite latents after it. If the latents are not finite
+    either, the machine has overflowed, and the round does not count.
+
+    Args:
+        run: the rollout.
+        probed: the site.
+
+    Returns:
+        A mask, True for these rounds, ``[episode, round]``; None if there are none.
     """
     if probed.hook is None:
         return None

@@ -213,8 +213,11 @@ def score_predictions(
     is_scored = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
 
     def add_up(values: Shaped[Array, "episode round output"]) -> Float[Array, "group output"]:
-        """Sum the scored entries of ``values``, ``[episode, round, output]``, over the rounds and
-        episodes of each group, ``[group, output]``.
+        """Sum the scored entries of an array over the rounds and episodes of each group, ``[group,
+        output]``.
+
+        Args:
+            values: the array, ``[episode, round, output]``.
         """
         return refit.sum_by_group((values * is_scored).sum(1), groups)
 

@@ -33,8 +33,12 @@ Exit = Literal["prediction", "state", "latents"]
 
 
 def _measure_latents(readout: Readout, pair: Pair) -> torch.Tensor:
-    """Return minus the Euclidean distance of the latents of a run from those of the clean run; it
-    is a sum over the last two axes, (latent, d_model).
+    """Measure how far a run's latents are from those of the clean run: minus the Euclidean distance
+    over all latents and coordinates, one number per episode.
+
+    Args:
+        readout: predictions and latents of the run, ``[..., latent, d_model]``.
+        pair: the clean and the corrupted run.
     """
     distance = readout.latents - pair.clean_readout.latents
     return -distance.flatten(-2).norm(dim=-1)
@@ -218,8 +222,11 @@ class Material:
         return cast(Truth, self._results[key])
 
     def items(self, question: str) -> list[Any]:
-        """Return the items of a question, such as all candidate edges: some are true and some
-        false, and a method must find out which.
+        """Return what a method must sort into true and false to answer a question, such as all
+        candidate edges.
+
+        Args:
+            question: key of the question, such as "edges".
         """
         return list(self.truth(question))
 
@@ -346,7 +353,14 @@ class Material:
         return cases
 
     def _make_case(self, corruption: str, exit: Exit, t: int) -> Case:
-        """Make a case. Its scale is the mean absolute effect of the whole corruption on the exit."""
+        """Make a case: a clean and a corrupted run, with the metric of one output and the size of
+        the corruption's effect.
+
+        Args:
+            corruption: key of the corruption: how corrupted episodes are made.
+            exit: the output that is compared: "prediction", "state" or "latents".
+            t: index of the corrupted round.
+        """
         pair, metric = self.pair(corruption, t), _METRICS[exit]
         clean = metric.measure(pair.clean_readout, pair)
         difference = clean - metric.measure(pair.corrupted_readout, pair)
@@ -357,8 +371,10 @@ class Material:
 
     def case(self, exit: Exit) -> Case | None:
         """Return the case (a clean and a corrupted run, and a metric) of the first of the task's
-        corruptions that changes the output ``exit``, such as "prediction". Return None if no
-        corruption changes this output.
+        corruptions that changes an output. Return None if none changes it.
+
+        Args:
+            exit: the output: "prediction", "state" or "latents".
         """
         cases = self.cases((exit,))
         return cases[0] if cases else None

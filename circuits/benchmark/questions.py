@@ -36,8 +36,16 @@ _ROUNDING = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _list_edges(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every candidate edge: "" if it is false, "inert" if it is true but cutting
-    it has no effect, otherwise its kind in ``subject.edges``, such as "content".
+    """Return the true kinds of the edges, for the question which edges exist.
+
+    Args:
+        subject: the machine, with its table of edges.
+        material: the machine's runs, in which each candidate edge is cut.
+
+    Returns:
+        Candidate edge -> kind: "" if the edge does not exist; "inert" if it exists, but cutting it
+        changes nothing; otherwise its kind in ``subject.edges``, such as "content". Empty if the
+        machine has no table.
     """
     if subject.edges is None:
         return {}
@@ -51,11 +59,16 @@ def _list_edges(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _measure_effects_of_cuts(material: Material) -> dict[tuple[str, str], float]:
-    """Measure for each candidate edge how much cutting it changes the model, in two rounds and for
-    two values that replace what the edge carries.
+    """Measure how much the model's output changes if an edge is cut, for each candidate edge.
+
+    Each edge is cut in two rounds, and in two ways: what it carries is replaced by zeros, or by its
+    value in another episode.
+
+    Args:
+        material: the machine's runs.
 
     Returns:
-        The largest absolute change of a prediction or latent, by (source, destination) of the edge.
+        Edge, as (source, destination) -> the largest absolute change of a prediction or latent.
     """
     largest = np.zeros(len(material.candidates))
     for t in (material.effort.round, material.effort.early):
@@ -111,10 +124,15 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
-    """Return the oracle's answer to which edges exist, the upper bound for methods.
+    """Return the best possible answer to the question which edges exist, made from the truth.
 
-    Edges that carry content score highest, then constants, then clean-up. False edges score lowest,
-    and so do true edges that can be removed without effect (inert).
+    The score is 3 for edges that carry content, 2 for constants and 1 for clean-up. It is 0 for
+    edges that do not exist or that can be cut without effect. All edges with a score above 0 are
+    chosen as true.
+
+    Args:
+        subject: the machine; not used.
+        material: the machine's runs, with the true kind of every edge.
     """
     score_of_kind = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     scores = {edge: score_of_kind[kind] for edge, kind in material.truth("edges").items()}
@@ -122,8 +140,16 @@ def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every node: the most important kind of its outgoing edges (content,
-    constant, clean-up), or "" if no component reads the node.
+    """Return the true kinds of the nodes (embedding, heads and MLPs), for the question which nodes
+    matter.
+
+    Args:
+        subject: the machine, with its table of edges.
+        material: the machine's runs, with all candidate edges.
+
+    Returns:
+        Node -> the most important kind of an edge from it ("content", then "constant", then
+        "clean-up"), or "" if no component reads the node. Empty if the machine has no table.
     """
     if subject.edges is None:
         return {}
@@ -176,10 +202,14 @@ _ELSEWHERE = "another episode's "
 
 
 def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, ...]]:
-    """Return the places in the residual stream that store each variable, by variable.
+    """Return the places that store each variable: key of the variable -> places.
 
-    Variables that have the same value throughout are left out. If the model has no layered residual
-    stream, places elsewhere count, too.
+    Only places in the residual stream count, unless the model has no layers. Variables that are
+    constant in these episodes are left out.
+
+    Args:
+        subject: the machine, which knows its places.
+        material: the values of the variables in sampled episodes.
     """
     values, is_anywhere = material.variables, bool(describe_lacking(subject.model, "resid_post"))
     places = {}
@@ -194,11 +224,15 @@ def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[P
 
 
 def _list_sites(subject: KnownMachine, material: Material) -> Truth:
-    """Return every (variable, site) pair, with the kind "held" if the site stores the variable, and
-    "" if not.
+    """Return the true kinds of all pairs (variable, site), for the question where variables are
+    stored: "held" if the site stores the variable, and "" if not.
 
-    The candidate sites are all token positions at the hook points that store the variable; in a
-    model without layers, all its hook points.
+    The candidate sites of a variable are all token positions at the hook points that store it. In a
+    model without layers, they are all its hook points.
+
+    Args:
+        subject: the machine, which knows where variables are.
+        material: sampled episodes and the values of the variables in them.
     """
     labels = subject.model.layout.fit(material.episodes()).labels
     has_layers = not describe_lacking(subject.model, "resid_post")
@@ -238,10 +272,14 @@ def _grade_sites(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], Tensor]:
-    """Return an orthonormal basis ``[d_model, rank]`` of each variable at each site that stores it,
-    by (variable, site as text).
+    """Return the true subspaces: (variable, site as text) -> orthonormal basis ``[d_model, rank]``
+    of the directions that store the variable at this site.
 
     If several places of a variable share a site, their basis spans all of them.
+
+    Args:
+        subject: the machine, which knows its places.
+        material: the values of the variables in sampled episodes.
     """
     parts: dict[tuple[str, str], list[Tensor]] = {}
     for key, places in _list_places(subject, material).items():
@@ -253,8 +291,15 @@ def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, st
 
 
 def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
-    """Return every (variable, site) where the site stores the variable: all items of the question
-    are true, since it only asks for the directions at these sites.
+    """Return the items of the question in which directions variables are stored: every pair
+    (variable, site) of which the site stores the variable.
+
+    No item is false, because the sites are known to the methods. The kind of an item is the text
+    "variable @ site".
+
+    Args:
+        subject: the machine, which knows its places.
+        material: the values of the variables in sampled episodes.
     """
     return {item: " @ ".join(item) for item in _list_bases(subject, material)}
 
@@ -308,8 +353,15 @@ def _draw_subspaces(
 
 
 def _list_existing(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kinds of two sorts of items: variables that the model stores ("held"), and the
-    same variables with the values of another episode (""), which it cannot know.
+    """Return the true kinds of variables, for the question which variables exist. A variable that
+    the model stores has the kind "held".
+
+    The same variable of another episode has the kind "", since a model cannot know it. Its name
+    begins with "another episode's ".
+
+    Args:
+        subject: the machine, which knows its places.
+        material: the values of the variables in sampled episodes.
     """
     kinds: dict[Hashable, str] = dict.fromkeys(_list_places(subject, material), "held")
     elsewhere = [f"{_ELSEWHERE}{key}" for key in kinds]
@@ -355,10 +407,15 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
 
 
 def _list_families(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every family of algorithms that the task knows: "computed" for the one
-    that the subject computes, "" for all other families.
+    """Return the true kinds of the task's families of algorithms: "computed" for the one that the
+    machine computes, "" for the others.
 
-    Families that contain this one as a special case can compute the same, and are left out.
+    Families that extend this one are left out, since they can compute the same. The result is empty
+    if the machine's algorithm is in no family.
+
+    Args:
+        subject: the machine, with its task and algorithm.
+        material: not used.
     """
     families, computed = subject.task.rivals(), subject.algorithm.key
     if computed not in families:

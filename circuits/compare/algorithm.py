@@ -238,8 +238,11 @@ class AlgorithmPart(Result):
         return self.scores[self.closest].algorithm
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the share of the predictions that each family explains, with its interval; only the
-        closest family is not grey.
+        """Draw the share of the model's predictions that each family explains, with its 95 %
+        interval. All families but the closest are grey.
+
+        Args:
+            figures: the module :mod:`interp.results.figures`, which has the plotting functions.
         """
         base, seed = self.scores[self.baseline].divergences, self.settings["seed"]
         explained = {}
@@ -362,10 +365,15 @@ def explain(
 
 
 def _check_sets(sets: _Sets, task: Task) -> dict[str, tuple[int, int]]:
-    """Refuse sets of another task, with missing inputs, or of unequal sizes.
+    """Refuse sets of another task, sets with missing rounds, and sets with different numbers of
+    episodes.
+
+    Args:
+        sets: by name, (episodes to fit on, episodes to score on).
+        task: the task that the episodes must belong to.
 
     Returns:
-        By set, the numbers of episodes to fit on and to score on.
+        By name, (number of episodes to fit on, number of episodes to score on).
     """
     key = task_of(sets)
     require(key == task.key, f"these episodes are of {key!r}, not of {task.key!r}")
@@ -412,20 +420,22 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
 def _measure_remainder(
     predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int
 ) -> tuple[Interval, str]:
-    """Measure the share of the algorithm's error that remains if its update may change a little.
+    """Measure how much of an algorithm's error is left if small changes of its update are fitted to
+    the model.
 
-    Prediction errors are regressed on the (linearised) effects of many small changes of the update,
-    on the same episodes as families are fitted on. Errors are in standard deviations of an outcome.
+    The error is the difference between the model's and the algorithm's predictions. It is regressed
+    on the effects that the changes have on predictions, with a linear approximation.
 
     Args:
-        predict: the model's predictions, as a function of episodes.
-        algorithm: the closest algorithm.
-        sets: by name, (episodes to fit on, episodes to score on).
+        predict: function from episodes to the model's predictions.
+        algorithm: the algorithm that is closest to the model.
+        sets: by name, (episodes on which changes are fitted, episodes on which the error is
+            measured).
         seed: seed of the bootstrap.
 
     Returns:
-        The share of the squared error that remains after all changes together; and the change that
-        alone leaves the smallest share, in words.
+        A pair: the share of the squared error that is left after all changes together; and a
+        sentence about the best single change, such as "a leak alone leaves 0.40".
     """
     fitted_on, scored_on = zip(*sets.values(), strict=True)
     # Errors [episode, round, outcome], slopes [episode, round, outcome, change]. All sets have
@@ -435,8 +445,11 @@ def _measure_remainder(
     participants = participants_of(scored_on[0])  # the same in every set
 
     def measure_rest(changes: list[int]) -> Interval:
-        """Regress errors on the effects of the changes with these indices. Return the share of the
-        squared error that remains on the episodes to score on.
+        """Fit some of the changes to the errors on the episodes to fit on. Return the share of the
+        squared error that is left on the episodes to score on.
+
+        Args:
+            changes: indices of the changes.
         """
         # One row for each number that is predicted, one column for each change. Changes with nearly
         # the same effects get no large opposite weights: small singular values count as 0.
@@ -490,14 +503,23 @@ def _compute_errors_and_slopes(
 
 
 def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
-    """Return an algorithm's predictions, and their finite-difference derivatives with respect to
-    small additions to the updated state (:func:`_list_directions`).
+    """Compute an algorithm's predictions, and how they respond to small additions to its state
+    after every round (:func:`_list_directions`).
 
-    Each addition is made in every round, to all state variables that are arrays of real numbers.
+    Only state variables that are arrays of real numbers are changed. Derivatives are finite
+    differences.
+
+    Args:
+        algorithm: the algorithm.
+        episodes: the episodes that it runs on.
 
     Returns:
-        Predictions ``[episode, scored round, outcome]``; derivatives ``[episode, scored round,
-        outcome, change]``; the additions in words.
+        Three values:
+
+        - the predictions, ``[episode, scored round, outcome]``;
+        - their derivatives by the size of each addition, ``[episode, scored round, outcome,
+          change]``;
+        - the additions in words, such as "a larger step".
     """
     values, inputs = algorithm.run(episodes), algorithm.read(episodes)
     additions: dict[str, Array] = {}  # [change, episode, round, ...] by state variable
@@ -829,8 +851,11 @@ def _list_confidence_set(
     n_units = min(len(nats) for nats in base.divergences.values())
 
     def mean_over_sets(score: FamilyScore) -> Array:
-        """Return the family's divergence in each unit (episode or participant), averaged over the
-        sets of episodes, ``[unit]``.
+        """Return the loss of a family in each unit (participant, or episode without participants),
+        ``[unit]``: its divergence, averaged over the sets of episodes.
+
+        Args:
+            score: score of the family.
         """
         return np.mean([nats[:n_units] for nats in score.divergences.values()], axis=0)
 
@@ -1057,11 +1082,15 @@ class Behaviour(Result):
 
 
 def _compare_behaviour(compared: Compared) -> Behaviour:
-    """Compare the predictions of the model with those of the reference; without a reference, with
-    those of the closest algorithm.
+    """Compare the predictions of the model with those of the reference. Without a reference,
+    compare them with those of the algorithm that is closest to the model.
 
-    If the reference's predictions are not clearly the same, also fit read-out parameters and
-    compare again.
+    If the two models do not clearly predict the same, read-out parameters (such as a temperature)
+    are fitted, and the predictions are compared again.
+
+    Args:
+        compared: model, reference and episodes; the question "algorithm" must have its result
+            there.
     """
     algorithm_part = compared.parts["algorithm"]
     model, reference = compared.model, compared.reference
@@ -1123,15 +1152,18 @@ def _compare_predictions(
 
 
 def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
-    """Fit one model's algorithm to the other model's predictions. Only parameters of the read-out
-    (how the state becomes predictions), such as the temperature, are fitted.
+    """Fit the parameters of an algorithm's read-out (how its state becomes predictions), such as
+    the temperature, so that the model and the reference can be compared without them.
 
-    The reference's algorithm is fitted to the model. If it has no such parameter, the model's
-    algorithm is fitted to the reference.
+    The algorithm of the reference is fitted to the model's predictions. If it has no such
+    parameter, the algorithm of the model is fitted to the reference's predictions.
+
+    Args:
+        compared: model and reference, with the episodes to fit on.
 
     Returns:
-        The model to which the algorithm was fitted, the algorithm and its fitted parameters; None
-        if neither algorithm has such a parameter.
+        A triple: the model to which the algorithm was fitted; the algorithm with fitted parameters;
+        name of a parameter -> its value. None if neither algorithm has such a parameter.
     """
     model, reference = compared.pair
     # The owner's algorithm is fitted to the subject's predictions.
@@ -1147,10 +1179,12 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
 
 
 def _find_read_out_family(owner: Participant) -> Family | None:
-    """Return the family of the algorithm that a model is known to compute, in which only parameters
-    of the read-out are free.
+    """Return the algorithm of a model as a family in which only parameters of the read-out (how its
+    state becomes predictions) are free. Return None if there is no such parameter, or if the
+    model's algorithm is not known.
 
-    None if the model's algorithm is not known, or if it has no such parameter.
+    Args:
+        owner: the model.
     """
     if not owner.names_algorithm:
         return None
@@ -1181,8 +1215,12 @@ def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]
 
 
 def _predict_distributions(copy: Participant, episodes: Any) -> Array:
-    """Return the predictions of an untrained copy, which need not be distributions, as the nearest
-    distributions.
+    """Return the predictions of an untrained copy, each replaced by the nearest probability
+    distribution, ``[episode, round, outcome]``.
+
+    Args:
+        copy: the untrained copy.
+        episodes: the episodes.
     """
     predict = predictor(copy.model)
     return make_distributions(predict(episodes), copy.task.kind)
@@ -1254,7 +1292,11 @@ def _measure_differences(
 
 
 def _explain_model(compared: Compared) -> AlgorithmPart:
-    """Return which algorithm explains the predictions of the compared model."""
+    """Find the algorithm that explains the predictions of the compared model (:func:`explain`).
+
+    Args:
+        compared: the model, with episodes and budget.
+    """
     model, edits = compared.model, make_edits(compared, 1)
     seed = compared.budget.seed
     return explain(model.model, model.task, compared.sets, seed=seed, edits=edits)

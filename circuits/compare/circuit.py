@@ -535,8 +535,11 @@ def compare_circuits(compared: Compared) -> CircuitPart:
 
 
 def _explain_why_not_ablated(machine: Machine) -> str:
-    """Return a text that says why a machine's heads cannot be ablated one by one, or "" if they
-    can.
+    """Return "" if the heads of a model can be ablated one by one, and otherwise the reason why
+    they cannot, as a text.
+
+    Args:
+        machine: the model.
     """
     missing = describe_lacking(machine, "pattern")  # attention patterns: it has no heads
     # An ablated run resumes a round at the residual stream of the head's layer.

@@ -416,10 +416,17 @@ def _make_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
 
 
 def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 1, which copy information to the tokens that use it.
+    """Make the attention heads of layer 1, which copy information to the tokens that need it.
 
-    They copy states, the tags of the current and the next state, and columns of the Q-table; with
-    exploration, also the random draw.
+    What is copied:
+
+    - the names of the current and the next state, to the tokens next to them;
+    - the tags Qcurr and Qnext, to the actions next to the current and to the next state;
+    - columns of the Q-table, to the tokens of their actions;
+    - the random draw, if there is one, to the token Select, where the action is chosen.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
     """
     ids, constant, any_action = wiring.ids, wiring.constant, wiring.any_action
     sink, states, move = wiring.sink, wiring.states, wiring.move
@@ -544,10 +551,13 @@ gives such positions at most the share e^-100.
 
 
 def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 3.
+    """Make the three attention heads of layer 3.
 
-    They choose the action, compute the maximum of Q(s', a) over a, and copy to the token Update the
-    action a_t that was taken and its column of the Q-table.
+    The first chooses the action and the second computes max Q(s', a), both at the token Select. The
+    third copies to the token Update the action a_t that was taken, and its column of the Q-table.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
     """
     # The maximum: hard attention, or a softmax that is nearly hard.
     best_rule: AttentionRule = "hard" if wiring.hardness is None else "softmax"
@@ -852,8 +862,11 @@ def _sample_episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int
 
 
 def _find_largest_value(values: Values) -> float:
-    """Return the largest absolute Q-value or reward of a run: rounding errors are proportional to
-    it. Return 1 if all are 0.
+    """Return the largest absolute Q-value or reward of a run, or 1 if all are 0. Rounding errors
+    are proportional to it.
+
+    Args:
+        values: the values that the algorithm computes, by key of the variable.
     """
     largest_value = np.abs(values["next_table"]).max()
     largest_reward = np.abs(values["reward"]).max()

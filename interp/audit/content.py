@@ -46,9 +46,12 @@ _FEW_DIRECTIONS = 4  # number of directions that count as few if the algorithm h
 def _find_principal_directions(
     state: Float[Tensor, "episode row width"],
 ) -> Float[Tensor, "direction number"]:
-    """Return the principal directions in which the states of different episodes vary, ``[direction,
-    number]``; the direction with the largest variance is first. Directions without variance are
-    left out.
+    """Compute the principal components of the states of different episodes, ``[direction,
+    number]``. The first direction has the largest variance. Directions without variance are left
+    out.
+
+    Args:
+        state: the states that one round reads, ``[episode, row, width]``.
     """
     deviations = (state - state.mean(0)).flatten(1).double()
     _, spread, axes = torch.linalg.svd(deviations, full_matrices=False)
@@ -330,8 +333,12 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     random_axes = drawn.to(own_states)
 
     def sum_losses(changed: Float[Tensor, "chosen episode number"]) -> Array:
-        """Return the loss of each episode, ``[episode]``, summed over rounds. Each round's loss is
-        from a separate run, in which only this round reads a changed state.
+        """Return the loss of each episode with changed states, summed over rounds, ``[episode]``.
+        The loss of each round is from a separate run, in which no other round reads a changed
+        state.
+
+        Args:
+            changed: the changed states, flattened, ``[chosen, episode, number]``.
         """
         states_read = changed.to(states).unflatten(2, states.shape[2:])
         predictions = trial.rerun(states_read, rounds, horizon=1)

@@ -226,8 +226,11 @@ class Trial:
         return f"in rounds {self.scored_rounds.start} to {self.shape[1] - 1}"
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
-        """Return the distributions that ``algorithm`` predicts on the trial's episodes, ``[episode,
+        """Return the distributions that an algorithm predicts on the trial's episodes, ``[episode,
         round, outcome]``.
+
+        Args:
+            algorithm: the algorithm.
         """
         predicted = algorithm.distribution(algorithm.run(self.episodes))
         return np.asarray(predicted, np.float64)
@@ -377,12 +380,15 @@ class Trial:
 
 
 def _list_rows_by_channel(model: Machine) -> dict[str, list[int]]:
-    """Return, for each channel of a model's state (such as h and c of an LSTM), the indices of its
-    rows of the state.
+    """Return which rows of a model's state belong to each channel (named part of the state), such
+    as h and c of an LSTM.
+
+    Args:
+        model: the model.
 
     Returns:
-        Name of a channel -> indices. If there are several channels, the entry :data:`ALL`, with all
-        rows, comes first.
+        Name of a channel -> indices of its rows. If there are several channels, the entry
+        :data:`ALL`, with all rows, comes first.
     """
     rows: dict[str, list[int]] = {}
     n_rows = 0

@@ -284,8 +284,12 @@ def predict_with(
     rows = trial.channels[channel]
 
     def replace_rows(_: object, t: int, state: Tensor) -> Tensor:
-        """Return the state that a later round t reads: ``state``, with the channel's rows
-        replaced.
+        """Return the state that a round reads, with the channel's rows replaced.
+
+        Args:
+            _: not used.
+            t: index of the round.
+            state: the state that it would read without the replacement, ``[episode, row, width]``.
         """
         changed = state.clone()
         (state_of_round,) = change_states(trial, [t], change, channel)  # [episode, row, width]
@@ -521,8 +525,10 @@ def check_content(trial: Trial) -> Measure:
 
 
 def _describe_effect(worth: _Worth) -> str:
-    """Return a sentence with the effect of a replaced state on predictions, ``worth.effect``, and
-    the name of the replacement.
+    """Return a sentence that says how far predictions move if the state is replaced.
+
+    Args:
+        worth: what replaces the state, and its effect.
     """
     return f"Predictions move by {worth.effect} with {worth.change}."
 

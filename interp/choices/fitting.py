@@ -383,7 +383,14 @@ def run_batches(algorithm: Algorithm, batches: Sequence[Any]) -> OnDemand:
 
 
 def _join_batches(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
-    """Concatenate the values of several batches along the episodes: name of a variable -> array."""
+    """Concatenate the arrays of several batches along the axis of episodes.
+
+    Args:
+        batches: for each batch, key of a variable -> array ``[episode, ...]``.
+
+    Returns:
+        Key of a variable -> array with the episodes of all batches.
+    """
     return {key: np.concatenate([values[key] for values in batches]) for key in batches[0]}
 
 
@@ -414,8 +421,11 @@ def fit(
         weights.append(np.concatenate(mean_weights) / len(batches))
 
     def loss(parameters: Mapping[str, float]) -> float:
-        """Return the divergence of the family's member with these parameters, averaged over
-        batches.
+        """Return the divergence between the predictions of a member of the family and the
+        predictions to fit, averaged over batches.
+
+        Args:
+            parameters: the member's parameters by name.
         """
         algorithm = family.make(**parameters)
         total = 0.0
@@ -428,18 +438,25 @@ def fit(
 
 
 def put_memory_parameters_first(family: Family) -> list[Searched]:
-    """Return a family's parameters in the order for nested loops over their grids. Those that may
-    affect every variable come first.
+    """Sort a family's parameters so that a search over their grids takes less time. Parameters that
+    may affect every variable come first.
 
-    They then change slowest, so that one run of the states serves many values of the others.
+    In nested loops over the grids, they change slowest. A run of the algorithm's states then serves
+    many values of the other parameters.
+
+    Args:
+        family: the family.
     """
     # An empty `used_by` means that the parameter may affect every variable.
     return sorted(family.searched, key=lambda parameter: bool(parameter.used_by))
 
 
 def list_grid_points(searched: Sequence[Searched]) -> list[tuple[float, ...]]:
-    """Return all combinations of the grid values of some parameters. Each is a tuple with one value
-    per parameter; the last parameter changes fastest.
+    """Return all combinations of the grid values of some parameters, as tuples with one value per
+    parameter. The value of the last parameter changes fastest.
+
+    Args:
+        searched: the parameters with their grids.
     """
     return list(product(*(parameter.grid for parameter in searched)))
 
@@ -552,7 +569,16 @@ def name_values(searched: Sequence[Searched], point: Iterable[Any]) -> dict[str,
 
 
 def _refine_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
-    """Minimise the loss near a point; return the least loss and the point that has it."""
+    """Find a local minimum of the loss near a point of the grid.
+
+    Args:
+        loss: function that takes {name of a parameter: value} and returns the loss.
+        searched: the parameters with their grids.
+        point: value of each parameter, in the same order.
+
+    Returns:
+        A pair: the least loss found, and the point that has it.
+    """
     lowest, parameters = minimise_locally(loss, searched, name_values(searched, point))
     return lowest, tuple(parameters[parameter.name] for parameter in searched)
 

@@ -164,8 +164,11 @@ class Machine(Protocol):
         """
 
     def prepare(self, fed: Any) -> Any:
-        """Return the encoded rounds ``fed`` on the machine's device and in its dtype; refuse rounds
+        """Move encoded rounds to the machine's device and dtype, and return them; refuse rounds
         with a layout that does not fit the machine.
+
+        Args:
+            fed: the encoded rounds, an :class:`~interp.model.layout.EncodedRounds`.
         """
 
     def step(self, carried: Tensor, fed: Any) -> Stepped:
@@ -235,7 +238,7 @@ class Machine(Protocol):
 
 
 def can_resume_rounds(machine: Machine) -> bool:
-    """Return True if a machine has the method ``run_from``, which resumes a round at any layer's
-    residual stream.
+    """Return True if a machine can run the rest of a round from any layer's residual stream, with a
+    method ``run_from``.
     """
     return hasattr(machine, "run_from")

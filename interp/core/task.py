@@ -103,8 +103,11 @@ class Size:
 
 
 def _require_word(what: str, word: str) -> None:
-    """Raise InputError if ``word`` is no single word. It is the "name" or the "option" of a size, as
-    ``what`` says.
+    """Raise InputError if a word cannot be the name of an argument.
+
+    Args:
+        what: what the word is, for the error message: "name" or "option" of a size.
+        word: the word.
     """
     is_name = word.isidentifier() and not keyword.iskeyword(word)
     require(
@@ -199,7 +202,12 @@ def check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.boo
 
 
 def _describe_bounds(low: float, high: float) -> str:
-    """Return the allowed numbers in words, such as " from 0 to 1" or " >= 0"; "" without bounds."""
+    """Return bounds of numbers in words, such as " from 0 to 1" or " >= 0", to be added to a
+    sentence; "" without bounds.
+
+    Args:
+        low, high: the bounds, or minus and plus infinity.
+    """
     if high < np.inf:
         return f" from {low} to {high}"
     return f" >= {low}" if low > -np.inf else ""
@@ -433,8 +441,12 @@ class BaseEpisodes:
         return self._with_rounds(arrays)
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> Self:
-        """Return a copy with other arrays ``[episode, round, ...]``, which may have fewer rounds. A
-        subclass with further fields that depend on the rounds overrides this method.
+        """Return a copy of the episodes with other arrays. A subclass with further fields that
+        depend on the rounds overrides this method.
+
+        Args:
+            arrays: name of a field -> its new array, ``[episode, round, ...]``, which may have
+                fewer rounds.
         """
         return replace(self, **arrays)
 
@@ -926,8 +938,10 @@ class Task:
         return {size.name: size.default for size in self.sizes}
 
     def _refuse_unknown_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Raise InputError if ``sizes``, a mapping from names to values, has a name that is not one
-        of the task's sizes.
+        """Raise InputError for the name of a size that the task does not have.
+
+        Args:
+            sizes: values of sizes by name.
         """
         for name in sizes:
             require_known(f"size of {self.key!r}", name, self.default_sizes)
@@ -948,8 +962,10 @@ class Task:
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """Return the sizes of a layout by name, such as ``{"n_experts": 4}``. ``layout`` may be a
-        layout or a batch of episodes, but must belong to this task.
+        """Return the sizes of a layout or of episodes, by name, such as ``{"n_experts": 4}``.
+
+        Args:
+            layout: a layout, or a batch of episodes, of this task.
         """
         names = [size.name for size in self.sizes]
         missing = [name for name in names if not hasattr(layout, name)]
@@ -962,11 +978,15 @@ class Task:
         return {name: int(getattr(layout, name)) for name in names}
 
     def explains(self, model: Machine) -> Algorithm:
-        """Return the algorithm with which analyses compare a model.
+        """Return the algorithm with which analyses compare a model. The first of these that exists
+        is used:
 
-        This is the algorithm that the model was built to compute (``model.algorithm``), if there is
-        one. Otherwise it is what the task's function ``algorithms.hypothesis`` returns for the
-        model or, without such a function, the task's first registered algorithm.
+        1. the algorithm that the model was built to compute (``model.algorithm``);
+        2. what the task's function ``algorithms.hypothesis`` returns for the model;
+        3. the task's first registered algorithm.
+
+        Args:
+            model: the model.
         """
         own_algorithm = getattr(model, "algorithm", None)
         if isinstance(own_algorithm, Algorithm):
@@ -1068,14 +1088,16 @@ class Task:
 
     @checked
     def with_hypothesis(self, algorithm: Algorithm) -> Task:
-        """Return a copy of this task with ``algorithm`` as its first registered algorithm, such as
-        one with fitted parameters.
+        """Return a copy of this task in which an algorithm, such as one with fitted parameters, is
+        the first registered one.
 
         Models are then compared with this algorithm and probed for its variables. The exception is
-        a model that was built to compute some algorithm (``model.algorithm``): it is still compared
-        with that algorithm. In the copy of the task, the name of ``algorithm`` includes the
-        parameters. If no family of the task has its key, it becomes a family without free
-        parameters.
+        a model that was built to compute some algorithm (``model.algorithm``), which is still
+        compared with that one.
+
+        Args:
+            algorithm: the algorithm, of this task. In the copy, its name includes its parameters.
+                If no family of the task has its key, it becomes a family without free parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -1148,8 +1170,12 @@ class Task:
         return self._index_families(self.algorithms.updates())
 
     def _index_families(self, task_families: Sequence[Family]) -> dict[str, Family]:
-        """Return a dictionary: key -> family. The last one is the family of the algorithm that was
-        passed to :meth:`with_hypothesis`, if any, unless a family of the task has its key.
+        """Return families by key, together with the family of the algorithm that was passed to
+        :meth:`with_hypothesis`. That family is last; it is left out if a family of the task has its
+        key.
+
+        Args:
+            task_families: the families of the task.
         """
         families = index_by_key(task_families, f"family of {self.key!r}")
         own = self.algorithms.own
@@ -1178,8 +1204,14 @@ class Task:
         all_sizes = self.complete_sizes(sizes)
 
         def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:
-            """Sample ``n`` episodes of each test set: name of the set -> its episodes. Recorded
-            episodes are of one half of the participants.
+            """Sample the episodes of every test set, to fit on or to score on: name of the set ->
+            its episodes.
+
+            Args:
+                half: 0 to fit on, 1 to score on. It matters only for recorded episodes, which are
+                    drawn from this half of the participants.
+                n: number of episodes.
+                seed: seed of the sample.
             """
             if self.algorithms.battery is not None:
                 return self.algorithms.battery(n, n_rounds, seed=seed, **all_sizes)

@@ -95,12 +95,23 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     latents_of_set = Affine.fit(sets, latents)
 
     def read(latents: Tensor) -> Tensor:
-        """Return the set ``[..., node]`` that latents ``[..., latent, d_model]`` represent."""
+        """Decode the set of reached nodes from latents, ``[..., node]``; above 0.5 the node is in
+        the set.
+
+        Args:
+            latents: the latents, ``[..., latent, d_model]``.
+        """
         flat = latents.flatten(-2).double().cpu()
         return set_of_latents(flat).to(latents)
 
     def write(latents: Tensor, state: Tensor) -> Tensor:
-        """Return the latents, changed so that they represent the set ``state``, ``[..., node]``."""
+        """Change latents so that they represent another set of nodes, and return them, ``[...,
+        latent, d_model]``.
+
+        Args:
+            latents: the latents, ``[..., latent, d_model]``.
+            state: the set, 1 for nodes in it and 0 for others, ``[..., node]``.
+        """
         present = (read(latents) > 0.5).to(state)
         # Only nodes that are added or removed change the latents. The rest stays as it is.
         change = (state - present).double().cpu() @ latents_of_set.slopes
@@ -111,8 +122,11 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
 
 
 def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
-    """Compute the set of nodes that breadth-first search has reached before every round: 1 for a
-    node in the set, else 0, Float[episode, round, node].
+    """Compute the set of nodes that breadth-first search has reached before every round: 1 for
+    nodes in the set and 0 for others, ``[episode, round, node]``.
+
+    Args:
+        episodes: episodes without missing rounds.
     """
     refuse_missing("the reading of sets", episodes)
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
@@ -151,22 +165,31 @@ def score_decoded_sets(
 
 
 def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
-    """Return a forward hook, (name, function), that makes the model follow one node at a time, like
-    a discrete chain of thought.
+    """Make a hook with which the model follows only one of the nodes that a round reaches, like a
+    discrete chain of thought.
 
-    Of the nodes that a round newly reaches, the latent keeps only one, drawn at random.
+    In each round, the latents are changed before the round reads them. The set of reached nodes
+    that they represent keeps only one of its new nodes, drawn at random.
 
     Args:
-        read, write: functions that decode sets of nodes from latents and write them, from
-            :func:`codec`.
+        read: function that decodes the set of reached nodes from latents.
+        write: function that changes latents so that they represent a set; :func:`codec` returns
+            both.
         seed: seed of the random choices.
+
+    Returns:
+        The hook: (name of the hook point, function).
     """
     generator = torch.Generator().manual_seed(seed)
     memory: dict[str, Tensor] = {}  # "kept": the nodes kept so far, for the next call
 
     def keep_one(latents: Tensor, hook: Any) -> Tensor:
-        """Return the latents of a round with a smaller set of reached nodes: the nodes that earlier
-        rounds kept, and one of the new nodes.
+        """Return latents that represent fewer reached nodes: those that earlier calls kept, and one
+        of the new ones, drawn at random. This function is a hook.
+
+        Args:
+            latents: the latents that the round would read, ``[episode, latent, d_model]``.
+            hook: not used.
         """
         reached = read(latents) > 0.5  # [episode, node]
         kept_nodes = memory.get("kept", torch.zeros_like(reached))
@@ -221,8 +244,12 @@ def score_with_controls(
     middle = rounds[len(rounds) // 2 :][:1]  # a range, as the other hooks have
 
     def repeat_first(latents: Tensor, hook: Any) -> Tensor:
-        """Return, in every call, the latents that the first call received; used as a hook function.
-        Later rounds then read the same latents as the first round with this hook.
+        """Return the latents that were passed to the first call, in every call. This function is a
+        hook: all rounds in which it acts read what the first of them reads.
+
+        Args:
+            latents: the latents that the round would read, ``[episode, latent, d_model]``.
+            hook: not used.
         """
         return stored.setdefault("first", latents)
 

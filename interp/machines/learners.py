@@ -41,8 +41,10 @@ _HIDDEN_UNITS = 64
 
 
 def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
-    """Return an untrained network with one hidden layer, from ``n_inputs`` to ``n_outputs``
-    numbers.
+    """Return an untrained network with one hidden layer.
+
+    Args:
+        n_inputs, n_outputs: numbers of inputs and outputs.
     """
     hidden = nn.Linear(n_inputs, _HIDDEN_UNITS)
     return nn.Sequential(hidden, nn.ReLU(), nn.Linear(_HIDDEN_UNITS, n_outputs))
@@ -82,10 +84,13 @@ class _Reader(nn.Module):
     """
 
     def __init__(self, encoder: RoundEncoder, core: nn.Module, width: int) -> None:
-        """Make the networks. Input networks are ``ask``, for the inputs before the prediction, and
-        ``hear``, for the whole round. The output network is ``read`` (the core's output -> raw
-        prediction). The learned vector ``begin`` takes the place of the thought in the first round;
-        only the kind "thoughts" reads thoughts.
+        """Make the networks around the core:
+
+        - ``ask`` maps the round's inputs before the prediction to an input of the core;
+        - ``hear`` maps the whole round, including the outcome, to an input of the core;
+        - ``read`` maps an output of the core to the raw prediction;
+        - ``begin`` is a learned vector, which "thoughts" reads in the first round in place of its
+          last hidden state.
         """
         super().__init__()
         self.ask = _two_layers(encoder.n_before, width)
@@ -166,9 +171,13 @@ def _make_loop(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) 
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
     def inject(module: Any, z: Tensor, encoded: Tensor) -> Tensor:
-        """Return the block's input in the state ``z``: the state, plus the encoded round divided by
-        the number of runs of the block in a round. All of these runs together then add the encoded
-        round once.
+        """Return the input of the core in one of its runs: the state plus a part of the encoded
+        round. All runs in a round together add the encoded round once.
+
+        Args:
+            module: not used.
+            z: the state, ``[batch, width]``.
+            encoded: the encoded round, ``[batch, width]``.
         """
         return z + encoded / _LOOP_CYCLES
 
@@ -227,7 +236,12 @@ def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int)
     del module.core.embeddings  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return the core's two inputs for the round ``fed``, ``[batch, 2, width]``."""
+        """Return the two inputs of the core in a round, ``[batch, 2, width]``.
+
+        Args:
+            module: the learner, whose networks compute the inputs.
+            fed: the inputs of the round.
+        """
         return torch.stack(_embed_two_parts(module, encoder, fed), 1)
 
     # The prediction is read after input 0. The slot is the place of a carried vector among the
@@ -268,8 +282,12 @@ def _make_thoughts(
     del module.core.wte  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return the core's three inputs for the round ``fed``, ``[batch, 3, width]``. From the
-        second round on, the carried thought takes the place of the first of them.
+        """Return the three inputs of the core in a round, ``[batch, 3, width]``. The first is a
+        learned vector; from the second round on, the carried thought takes its place.
+
+        Args:
+            module: the learner, whose networks compute the inputs.
+            fed: the inputs of the round.
         """
         # In place of the thought, which the first round lacks, a learned vector: begin is a linear
         # map of one number without bias, so of 1 it returns its weights.

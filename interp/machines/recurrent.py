@@ -116,20 +116,29 @@ class RoundEncoder:
         self.n_after = len(self.positions_after) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
-        """Return what a model may read of the encoded round ``fed`` before it predicts, as numbers
-        ``[batch, n_before]``.
+        """Encode what a model may read before it predicts, as numbers ``[batch, n_before]``.
+
+        Args:
+            fed: the round.
         """
         return self._encode(fed, self.positions_before)
 
     def after(self, fed: EncodedRounds) -> Tensor:
-        """Return what a model may read of the encoded round ``fed`` after it has predicted,
-        including the outcome, as numbers ``[batch, n_after]``.
+        """Encode what a model may read after it has predicted, including the outcome, as numbers
+        ``[batch, n_after]``.
+
+        Args:
+            fed: the round.
         """
         return self._encode(fed, self.positions_after)
 
     def _encode(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
-        """Return some positions of a round as numbers, ``[batch, number]``: one-hot tokens, then
-        the numbers that tokens carry.
+        """Encode some positions of a round as numbers, ``[batch, number]``: first one-hot vectors
+        of the tokens and then, if the task has them, the real numbers that the tokens carry.
+
+        Args:
+            fed: the round.
+            positions: indices of the positions.
         """
         tokens = fed.tokens[:, positions]
         indicators = nn.functional.one_hot(tokens, self.n_ids).flatten(1).to(fed.values)
@@ -232,8 +241,16 @@ def cell(
         return dict(zip(names, new_state, strict=True))
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        """Run one round, in which the cell updates its state before or after the prediction, as the
-        option ``update`` says. Return the scores and the new state.
+        """Run one round: predict, and let the cell read the round, in the order that the option
+        ``update`` gives.
+
+        Args:
+            module: the whole module.
+            carried: the state before the round: name of a part -> ``[batch, ...]``.
+            fed: the encoded round.
+
+        Returns:
+            The scores ``[batch, outcome]``, and the state after the round.
         """
         new_state = (
             run_core(module, encode(module, fed), carried) if update == "before" else carried
@@ -274,8 +291,11 @@ def cell(
     if first_input is not None:
 
         def read_first(module: Any) -> _Tree:
-            """Return the state before round 0: a state of zeros after the cell has read the first
-            input, without an axis of the batch.
+            """Return the state before round 0, after the cell has read the first input: name of a
+            part -> ``[width]``, or ``[layer, width]`` for several layers.
+
+            Args:
+                module: the whole module.
             """
             x = first_input(module)  # [1, input]
             new_state = run_core(module, x, {name: x.new_zeros(1, *shape) for name in names})
@@ -292,8 +312,12 @@ def cell(
 
 
 def _find_cells(module: nn.Module, core: str) -> nn.Module:
-    """Return the submodule of ``module`` called ``core``; refuse anything but a recurrent cell, or
-    recurrent layers of one direction.
+    """Return a module's recurrent cell or layers; refuse any other submodule, and layers of two
+    directions.
+
+    Args:
+        module: the module.
+        core: name of the submodule.
     """
     parts = dict(module.named_modules())
     part = parts.get(core)
@@ -371,7 +395,14 @@ def loop(
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         """Run one round: predict from the carried state, then run the block ``cycles`` times.
-        Return the scores and the new state.
+
+        Args:
+            module: the whole module.
+            carried: the state before the round: "z" -> ``[batch, ...]``.
+            fed: the encoded round.
+
+        Returns:
+            The scores ``[batch, outcome]``, and the state after the round.
         """
         z = carried["z"]
         encoded = encode(module, fed)
@@ -579,8 +610,10 @@ class Actor(nn.Module):
         self.action = nn.Linear(last_size, n_actions)
 
     def scores(self, h: Tensor) -> Tensor:
-        """Return the logits of the actions, ``[batch, action]``, from the LSTM's hidden state
-        ``h``, ``[batch, width]``.
+        """Compute the logits of the actions, ``[batch, action]``.
+
+        Args:
+            h: the LSTM's hidden state, ``[batch, width]``.
         """
         return cast(Tensor, self.action(self.policy(h)))
 
@@ -704,7 +737,13 @@ def agent(
     options = add_hook_points(options, {"policy": "policy"}, "core", "first_input")
 
     def read(actor: Actor, h: Tensor, fed: EncodedRounds) -> Tensor:
-        """Return the logits of the actions, from the LSTM's new hidden state."""
+        """Compute the logits of the actions, ``[batch, action]``.
+
+        Args:
+            actor: the part of the agent that chooses actions.
+            h: the LSTM's hidden state after it has read the round, ``[batch, width]``.
+            fed: not used.
+        """
         return actor.scores(h)
 
     return cell(actor, task, encode=encode, read=read, update="before", **options)

@@ -108,14 +108,23 @@ class _Case:
         return steps
 
     def step_with_hook(self, name: str, hook: Callable[..., Tensor | None]) -> Stepped:
-        """Run round 0 of every episode with a hook at the point ``name``."""
+        """Run round 0 of every episode with a hook.
+
+        Args:
+            name: name of the hook point.
+            hook: the function ``(activation, hook point)``.
+        """
         with self.machine.hooks(fwd_hooks=[(name, hook)]):
             return self.machine.step(self.start, self.get_inputs(0))
 
     def step_first_of(self, rows: Tensor) -> Stepped:
-        """Run round 1 of the episodes with the indices ``rows`` as one batch, and return the
-        prediction and the state of the first of them. Round 0 would not do, since all episodes read
-        the same state in it.
+        """Run round 1 of some episodes as one batch, and return the prediction and the state of the
+        first of them.
+
+        Round 0 would not do, since all episodes read the same state in it.
+
+        Args:
+            rows: indices of the episodes.
         """
         fed = self.get_inputs(1).select(rows)
         stepped = self.machine.step(self.run.latents[rows, 1].clone(), fed)
@@ -130,8 +139,8 @@ def _gap(tensor: Tensor, other: Tensor) -> float:
 
 
 def _compare_results(result: Stepped, other: Stepped) -> float:
-    """Return the largest absolute difference between two results of a round, in predictions or
-    states.
+    """Return the largest absolute difference between two results of the same round, over all
+    predictions and states; infinity if their shapes differ.
     """
     return max(map(_gap, result, other))
 
@@ -140,8 +149,11 @@ def _compare_results(result: Stepped, other: Stepped) -> float:
 
 
 def _check_shapes(case: _Case) -> Iterator[str]:
-    """Yield a sentence if the carried state or the prediction has another shape than the channels and
-    the layout declare, or is not finite.
+    """Yield a sentence if a state or a prediction is not finite, or if its shape differs from what
+    the model's channels and layout declare.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     start = case.start
     channels = case.machine.channels
@@ -170,7 +182,11 @@ def _check_shapes(case: _Case) -> Iterator[str]:
 
 
 def _check_probabilities(case: _Case) -> Iterator[str]:
-    """Yield a sentence if predictions of classes are no probabilities."""
+    """Yield a sentence if predictions of classes are negative or do not sum to 1.
+
+    Args:
+        case: the model, with encoded episodes and their run.
+    """
     if case.layout.kind != "classes":
         return
     probabilities = case.layout.distribution(case.run.predictions)
@@ -181,8 +197,12 @@ def _check_probabilities(case: _Case) -> Iterator[str]:
 
 
 def _check_purity(case: _Case) -> Iterator[str]:
-    """Yield a sentence if a round writes into its inputs or the model, draws random numbers, or gives
-    another result the second time.
+    """Yield a sentence if running a round has a side effect: it writes into its inputs or the
+    model, or draws random numbers. Also yield one if the same round has another result the second
+    time.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     module: Any = case.machine
     start = case.start
@@ -241,7 +261,11 @@ def _check_channels(case: _Case) -> Iterator[str]:
 
 
 def _check_rows(case: _Case) -> Iterator[str]:
-    """Yield a sentence if the result of an episode depends on the other episodes in the batch."""
+    """Yield a sentence if the result of an episode depends on the other episodes in the batch.
+
+    Args:
+        case: the model, with encoded episodes and their run.
+    """
     every_row = torch.arange(len(case.episodes))
     shifted = every_row.roll(1)
     shifted[0] = 0  # [0, 0, 1, 2, ...]: the first episode stays, with other rows beside it
@@ -334,8 +358,11 @@ def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> E
 
 
 def _check_rollout(case: _Case) -> Iterator[str]:
-    """Yield a sentence if three ways to run the rounds have different results: one by one, in a
-    rollout, and all in one batch.
+    """Yield a sentence if the result of the rounds depends on how they are run: one by one with
+    ``step``, in a rollout, or all in one batch.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     run = case.run
     n_steps = len(case.steps)
@@ -356,7 +383,12 @@ def _check_rollout(case: _Case) -> Iterator[str]:
 
 
 def _check_reference(case: _Case) -> Iterator[str]:
-    """Yield a sentence if predictions differ from those of the user's function ``reference=``."""
+    """Yield a sentence if the model's predictions differ from those of the function that the user
+    passed as ``reference=``.
+
+    Args:
+        case: the model, with encoded episodes, their run and this function.
+    """
     if case.reference is None:
         return
     # In evaluation mode, as rounds run; the user's module may still be in training mode.
@@ -384,7 +416,11 @@ def _check_reference(case: _Case) -> Iterator[str]:
 
 
 def _check_points(case: _Case) -> Iterator[str]:
-    """Yield a sentence for everything that is wrong with the hook points."""
+    """Yield a sentence for every problem with the model's hook points (:func:`_check_point`).
+
+    Args:
+        case: the model, with encoded episodes and their run.
+    """
     unhooked = case.steps[0]
     for component in case.machine.points.values():
         for layer in range(component.n_layers or 1):  # 0 if the component is in no layer
@@ -396,15 +432,15 @@ def _check_points(case: _Case) -> Iterator[str]:
 
 
 def _check_halted_rows(case: _Case, key: str, tap: Any, unhooked: Stepped) -> Iterator[str]:
-    """Yield a sentence if rows that have halted, according to a point's ``alive=``, still influence
-    the result.
+    """Yield a sentence if a loop's runs still influence the result of an episode for which the loop
+    has halted, according to the function ``alive=`` of a hook point.
 
-    The check alters activations in loop runs after a row has halted, and compares results.
+    The check alters activations in these runs, and compares results.
 
     Args:
         case: the model with encoded episodes.
-        key: key of the point.
-        tap: the hook points of this point.
+        key: key of the hook point.
+        tap: the object with one hook point for each run of the loop.
         unhooked: result of the round without the change.
     """
     # The hook point of the loop's first run; that of any other run would do.
@@ -471,7 +507,12 @@ def _has_compiled_parts(module: Any) -> bool:
 
 
 def _check_start(case: _Case) -> Iterator[str]:
-    """Yield a sentence if the initial state differs between two calls, or between numbers of episodes."""
+    """Yield a sentence if the initial state differs between two calls, or depends on the number of
+    episodes.
+
+    Args:
+        case: the model, with encoded episodes and their run.
+    """
     two = case.machine.initial(2, case.layout)
     again = case.machine.initial(2, case.layout)
     three = case.machine.initial(3, case.layout)
@@ -480,9 +521,15 @@ def _check_start(case: _Case) -> Iterator[str]:
 
 
 def _check_copies(case: _Case) -> Iterator[str]:
-    """Compare untrained copies by their digests. Yield a sentence if copies of one seed differ, if
-    copies of two seeds are equal, or if a copy equals the model. Also yield one if making copies
-    changes the global random generator, or if ``is_handwired`` of a copy is True.
+    """Yield a sentence for every problem with untrained copies of the model:
+
+    - making a copy changes the global random generator;
+    - two copies with the same seed differ, or two with different seeds are equal;
+    - a copy is equal to the model;
+    - the field ``is_handwired`` of a copy is True.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     generator_state = torch.random.get_rng_state()
     copies = [case.machine.untrained(seed) for seed in (0, 0, 1)]
@@ -499,8 +546,11 @@ def _check_copies(case: _Case) -> Iterator[str]:
 
 
 def _check_digest(case: _Case) -> Iterator[str]:
-    """Yield a sentence if the digest differs between calls, and for every weight that can be changed
-    without changing the digest.
+    """Yield a sentence if the model's digest (a hash of configuration and weights) differs between two calls, and
+    for every weight that can be changed without changing the digest.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     if case.machine.digest() != case.machine.digest():
         yield "the digest of the same weights differs from call to call"
@@ -515,8 +565,11 @@ def _check_digest(case: _Case) -> Iterator[str]:
 
 
 def _check_precisions(case: _Case) -> Iterator[str]:
-    """Yield a sentence for every dtype in which a copy of the model cannot run a round, or returns a
-    carried state of another dtype.
+    """Yield a sentence for every dtype in which a copy of the model cannot run a round, or returns
+    a state of another dtype.
+
+    Args:
+        case: the model, with encoded episodes and their run.
     """
     module: Any = case.machine
     dtypes = [torch.float64]
@@ -618,8 +671,14 @@ def check_machine(
 
 
 def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Exception | None]:
-    """Run the checks named in ``selected`` on a model with episodes. Return a sentence for every
-    problem, and the last error that a check raised, or None.
+    """Run checks of a model. If a basic one finds a problem, later ones are skipped.
+
+    Args:
+        case: the model, with encoded episodes and their run.
+        selected: names of the checks, from :data:`MACHINE_CHECKS`.
+
+    Returns:
+        A pair: a sentence for every problem; and the last exception that a check raised, or None.
     """
     problems: list[str] = []
     cause: Exception | None = None
@@ -640,7 +699,10 @@ def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Except
 
 def _sample_episodes(machine: Machine) -> Episodes:
     """Sample a few episodes of a model's task, with as many rounds as the model's state and the
-    task's data allow.
+    task's data allow, but at most 50.
+
+    Args:
+        machine: the model.
     """
     task = catalog.get(machine.layout.task)
     n_rounds = task.cap_rounds(limit_rounds(machine, _N_RUN))

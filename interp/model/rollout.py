@@ -322,7 +322,13 @@ def require_own(
 
 
 def _require_same_model(is_same: bool, run: Rollout, model: Machine) -> None:
-    """Raise InputError unless ``is_same``; the message says that another model made ``run``."""
+    """Raise InputError if another model made a rollout.
+
+    Args:
+        is_same: whether ``model`` made it.
+        run: the rollout.
+        model: the model that must have made it.
+    """
     require(
         is_same,
         f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it",
@@ -455,8 +461,8 @@ def sequential(
             return clean
 
     def has_edits(t: int) -> bool:
-        """Return whether a hook can affect round ``t``. With ``hold_states`` a hook affects only the
-        round in which it acts, otherwise also all later rounds.
+        """Return True if a hook can affect the result of round ``t``: if hooks act in it or in an
+        earlier round. With ``hold_states``, only hooks in the round itself count.
         """
         return t in hooks if hold_states else t >= first_hooked
 
@@ -575,8 +581,11 @@ def _settings(
 
 
 def runs_without_hooks(model: Machine) -> bool:
-    """Return True if a model runs as it is: no hook is attached to it and, in a transformer, no
-    module was replaced and no flag switches on further hook points.
+    """Return True if a model runs without changes from outside: no hook is attached and, in a
+    transformer, no module was replaced and no flag switches on further hook points.
+
+    Args:
+        model: the model.
     """
     with torch.no_grad():
         return model.is_quiet()
@@ -635,8 +644,12 @@ def _run_without_hooks(
 
 
 def _require_numbers(model: Machine, run: Rollout) -> None:
-    """Refuse a model's run with NaN or infinite numbers. If the model is an untrained copy, whose
-    state may overflow, the run is accepted.
+    """Refuse a rollout with NaN or infinite numbers, except for untrained copies, whose state may
+    overflow, and for the predictions of missing rounds.
+
+    Args:
+        model: the model.
+        run: its rollout.
     """
     if getattr(model, "may_overflow", False):
         return
@@ -696,13 +709,20 @@ class _RoundResults:
 
     @staticmethod
     def _allocate(value: Tensor, n_rounds: int) -> Tensor:
-        """Return an empty tensor ``[episode, round, ...]`` for a value ``[episode, ...]`` of each
-        round.
+        """Return an uninitialised tensor ``[episode, round, ...]`` for a value that each round has.
+
+        Args:
+            value: the value in one round, ``[episode, ...]``.
+            n_rounds: number of rounds.
         """
         return value.new_empty((len(value), n_rounds, *value.shape[1:]))
 
     def add(self, step: Step) -> None:
-        """Append one round that has run: prediction, inputs, and the state after it."""
+        """Store the prediction and the inputs of the next round, and the state after it.
+
+        Args:
+            step: the result of the round.
+        """
         values = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.tensors:  # the first round: now names and shapes are known
             self.first_fed = step.fed
@@ -760,7 +780,12 @@ class _CacheRecorder:
         self.t = 0
 
     def _store(self, activation: Tensor, hook: Any) -> None:
-        """Store an activation of the current round, if this round is one of the rounds to cache."""
+        """Store an activation if the current round is one of those to cache; this method is a hook.
+
+        Args:
+            activation: the activation, ``[episode, ...]``.
+            hook: the hook point, for its name.
+        """
         index = self.cache_index.get(self.t)
         if index is None:
             return
@@ -829,7 +854,12 @@ def replay(
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
 
     def store(activation: Tensor, hook: Any) -> None:
-        """Keep the activation of a hook point, as a hook on it."""
+        """Store a copy of an activation; this function is a hook.
+
+        Args:
+            activation: the activation, ``[row, ...]``.
+            hook: the hook point, for its name.
+        """
         # Cloned, since later operations may write over the tensor itself.
         parts[hook.name].append(activation.detach().clone())
 

@@ -208,8 +208,12 @@ class Halting:
         return self.alive.flatten(1).any(1) if self.alive.ndim > 1 else self.alive
 
     def _fill_in_halted(self, value: Tensor) -> Tensor:
-        """Return ``value`` with one row per row of the batch, ``[batch, ...]``. If the loop ran
-        only the rows that have not halted, NaN is filled in for the halted ones.
+        """Return a tensor with one row for each row of the batch, ``[batch, ...]``, and NaN in rows
+        that have halted and were left out.
+
+        Args:
+            value: the tensor, ``[row, ...]``, with all rows of the batch, or with only those that
+                have not halted.
         """
         if len(value) == self.n_rows:
             return value
@@ -342,8 +346,8 @@ class Tap(nn.Module):
                 handle.remove()
 
     def _require_runs(self) -> None:
-        """Refuse more runs of the submodule than the point declares. If the loop halted early, call
-        the hooks of each run that it left out, with NaN as the activation.
+        """Refuse more runs of the submodule in a round than the point declares. If the loop has
+        halted early, call the hooks of the runs that it left out, with NaN as the activation.
         """
         name = self.point.module
         n_runs = self.n_runs
@@ -368,7 +372,13 @@ class Tap(nn.Module):
             self.halting.run_hooks(hook_point, self.last_activation.new_zeros(shape))
 
     def _pass_output(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Pass a submodule's output through the hook point, as a forward hook of PyTorch."""
+        """Pass a submodule's output through the hook point; this method is a forward hook of
+        PyTorch.
+
+        Args:
+            module, args: not used; PyTorch passes them to every hook.
+            output: the output of the submodule.
+        """
         return self._pass(output)
 
     def _pass_input(
@@ -388,8 +398,12 @@ class Tap(nn.Module):
         return (self._pass(args[0]), *args[1:]), options
 
     def _pass(self, value: Any) -> Any:
-        """Return ``value``, the submodule's input or output, with its tensor passed through the
-        hook point of the current run.
+        """Pass a submodule's input or output through the hook point of the current run, and return
+        the result.
+
+        Args:
+            value: the input or output. If it has several parts, only the one that the point names
+                passes the hook point.
         """
         self.n_runs += 1
         if self.n_runs > self.point.times:  # only counted, to report how often it runs
@@ -421,8 +435,10 @@ class Tap(nn.Module):
         return replace_part(value, key, self._pass_tensor(parts[key], rest))
 
     def _require_tensor(self, value: Any) -> None:
-        """Refuse a value that is no tensor, where the point says that there is one. If the value has
-        a named part that is a tensor, the error message suggests this part.
+        """Refuse a value that is no tensor, and suggest the name of a part of it that is one.
+
+        Args:
+            value: the part of the submodule's input or output that the point names.
         """
         if isinstance(value, Tensor):
             return

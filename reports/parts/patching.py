@@ -63,10 +63,14 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
     """
 
     def compute(context: Context) -> list[_Patched]:
-        """Patch the round that the report shows in detail, for every corruption.
+        """Patch every site in the round that the report shows in detail, for each of the chosen
+        corruptions.
 
-        The effect on the metric "state" is read in the patched round. The effect on a prediction is
-        read in the first round in which the corruption can change it.
+        The effect on the metric "state" is read in this round. The effect on a prediction is read
+        in the first round in which the corruption can change it.
+
+        Args:
+            context: the model and the episodes of the report.
         """
         model = context.model
         layout, t = model.layout, context.detailed_round
@@ -118,8 +122,12 @@ def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
-    """Return the blocks of the section: for each kind of corruption a picture and a table of what
-    patching restores, or a sentence if the corruption changes too little.
+    """Return the blocks of the page for each corruption: a picture and a table of what patching
+    restores, or a sentence if the corruption changes too little.
+
+    Args:
+        differences: for each corruption, what was changed, in words, and the results of patching.
+        context: the model and the episodes of the report.
     """
     # Without the components of the heatmaps, a model was patched at all of its hook points.
     why_no_heatmaps = describe_lacking(context.model, *_HEATMAP_TITLES)
@@ -140,8 +148,11 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
 
 
 def _describe(result: PatchingResult) -> str:
-    """Return a caption that names the metric, the patched round and, if it differs, the round in
-    which the effect is read.
+    """Return a caption that names the metric, the patched round and, if it is another one, the
+    round in which the effect is read.
+
+    Args:
+        result: the results of patching.
     """
     where = f"round {result.round}"
     if result.read_round != result.round:
@@ -270,7 +281,11 @@ def _measure_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list
 
 
 def _get_faithfulness(circuit: pd.Series) -> Interval:
-    """Return the faithfulness in a row of a table of circuits, with its interval."""
+    """Return the faithfulness of a circuit, with its interval.
+
+    Args:
+        circuit: row of a table of circuits.
+    """
     return Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
 
 
@@ -359,8 +374,11 @@ def _name_node(name: str, heads: Heads) -> str:
 
 
 def _find_circuit(context: Context) -> dict[str, pd.DataFrame]:
-    """Find the circuit (set of edges) for the task's default corruption, and return the tables of
-    :func:`interp.interventions.causal_tables.circuit_tables` by name.
+    """Find the smallest set of edges that preserves the effect of the task's default corruption,
+    and return tables about it by name (:func:`interp.interventions.causal_tables.circuit_tables`).
+
+    Args:
+        context: the model and the episodes of the report.
     """
     model, episodes = context.differentiable_model, context.pairs[0]
     t, seed = context.detailed_round, context.seed

@@ -459,7 +459,10 @@ class RoundsWithSite:
 
     def span_differences(self, pairs: Pairs) -> Float[Tensor, "width direction"]:
         """Return an orthonormal basis of the space that the differences between source and base
-        activations span, over all ``pairs``: one basis vector per column, ``[width, direction]``.
+        activations span, one basis vector per column, ``[width, direction]``.
+
+        Args:
+            pairs: the pairs of rounds whose differences are taken.
         """
         differences = self.source[pairs.source] - self.base[pairs.base]
         # Eigenvalues are squares of the singular values of the differences.

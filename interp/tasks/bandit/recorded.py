@@ -105,9 +105,11 @@ def read_choices(
 
 
 def _fill_unknown(values: _Array, is_known: _Array, is_paid: _Array) -> _Array:
-    """Return values in which each unknown round has the value of its session's first round with
-    choice and reward. Arrays of episodes may not contain NaN; what the filled rounds contain does
-    not matter, since they are marked as missing.
+    """Replace the values of unknown rounds by the value of the first round of their session that
+    has a choice and a reward.
+
+    Arrays of episodes may not contain NaN. The new values affect no result, since these rounds are
+    marked as missing.
 
     Args:
         values: one value or several per round, ``[session, round, ...]``.
@@ -141,18 +143,20 @@ def _mark_empty_slots(offers: _Array) -> _Array:
 def _list_offered_labels(
     table: TrialTable, choices: pd.Series, sides: Sequence[str]
 ) -> pd.DataFrame | None:
-    """Return the labels of the arms on offer in each trial, one column per place (slot) in which an
-    arm was shown. Return None if offers are not recorded.
+    """Return the labels of the arms on offer in each trial: a table with one row per trial, and one
+    column per place (slot) in which an arm was shown. Return None if offers are not recorded.
 
-    A table records offers in one of two ways. Its ``options`` are columns, one per slot, with the
-    label of the arm in this slot. Its ``pairs`` are one column with a label for the whole offer, such
-    as "AB"; :func:`_list_pair_arms` finds the arms that this label stands for.
+    A table can record offers in two ways:
+
+    - in several columns, the role "options": each has the label of the arm in one slot;
+    - in one column, the role "pairs": its labels, such as "AB", stand for all arms on offer.
+      :func:`_list_pair_arms` finds these arms.
 
     Args:
         table: the table.
         choices: label of the choice in each trial.
-        sides: the choice that stands for each slot, in the order of slots, such as "left" and
-            "right"; empty if the user named none.
+        sides: what a choice of each slot is called, in their order, such as "left" and "right";
+            empty if the user named none.
     """
     if "options" in table.columns:
         require(
@@ -191,15 +195,26 @@ def _list_offered_labels(
 def _list_pair_arms(
     table: TrialTable, pair: str, choices: pd.Series, sides: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the labels of the arms that the label of a pair stands for: its parts (A-B), its
-    characters (AB, 12), or the labels that are chosen when it is on offer.
+    """Find the labels of the arms that the label of a pair stands for. The first of these rules
+    that fits is used:
+
+    1. They are the parts of the label, as in "A-B", and every label that is chosen is one of them.
+    2. They are the characters of the label, as in "AB" or "12", and every label that is chosen is
+    one of them.
+    3. They are the labels that are chosen in trials with this pair, if these are 2 to 4 labels.
+
+    If the user named ``sides``, choices are sides and not arms. The first two rules then ignore
+    them, and the third never fits.
 
     Args:
         table: the table, for error messages.
         pair: label of the pair.
         choices: labels of the choices in the trials with this pair.
-        sides: the choice that stands for each slot, in the order of slots, such as "left" and
-            "right"; empty if the user named none.
+        sides: what a choice of each slot is called, in their order, such as "left" and "right";
+            empty if the user named none.
+
+    Raises:
+        InputError: no rule fits.
     """
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)

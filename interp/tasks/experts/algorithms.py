@@ -241,7 +241,11 @@ def follow_previous_winners() -> Algorithm:
     """
 
     def prediction(v: Values) -> NDArray[Any]:
-        """Return the probability of label 1, ``[...]``."""
+        """Return the predicted probability of label 1, ``[...]``.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         votes, won = v["votes"], v["won"]  # won: 1 for experts who were right in the last round
         share_of_winners = compute_vote_share(won, votes)
         is_undecided = (won.sum(-1) == 0) | (share_of_winners == 0.5)

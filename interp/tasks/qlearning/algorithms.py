@@ -207,14 +207,22 @@ def q_learning(
         )
 
     def penalise_index(v: Values) -> _Array:
-        """Return ``Q(s', a) - tie_slope a`` for every action a at the next state s',
-        ``[..., action]``.
+        """Return ``Q(s', a) - tie_slope a`` for every action a at the next state s', ``[...,
+        action]``.
+
+        Args:
+            v: values of the round's variables, by key.
         """
         next_values = v["next_values"]
         return next_values - tie_slope * np.arange(next_values.shape[-1])
 
     def choose(v: Values) -> _Array:
-        """Return the policy without a random draw, ``[..., action]``."""
+        """Return the policy without exploration, the probability of each action at the next state,
+        ``[..., action]``.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         if beta is not None:
             return special.softmax(beta * v["next_values"], axis=-1)
         if hardness is not None:
@@ -223,7 +231,12 @@ def q_learning(
         return np.eye(n_actions)[v["choice"]]
 
     def explore(v: Values) -> _Array:
-        """Return the policy, with the random action where there is one, ``[..., action]``."""
+        """Return the policy with exploration, ``[..., action]``. If the round's random draw names
+        an action, this action has probability 1; otherwise the policy is that of ``choose``.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         n_actions = v["next_values"].shape[-1]
         random_action = np.eye(n_actions)[v["noise"] - 1]  # not used where the draw is 0
         return np.where(v["noise"][..., None] > 0, random_action, choose(v))
@@ -278,8 +291,13 @@ def q_learning(
 
 
 def _make_initial_state(episodes: MDPEpisodes) -> dict[str, _Array]:
-    """Return the state before the first round: "table", the first Q-tables of the episodes, and
-    "visits", zeros, both ``[episode, state, action]``.
+    """Return the state before the first round, two arrays ``[episode, state, action]`` by key.
+
+    "table" has the Q-values with which each episode begins; "visits" counts how often each of them
+    was updated, and is 0.
+
+    Args:
+        episodes: the episodes.
     """
     table = episodes.q_tables[:, 0]
     return {"table": table, "visits": np.zeros_like(table)}

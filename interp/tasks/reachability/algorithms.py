@@ -4,8 +4,8 @@ The prediction is a distribution over nodes, computed from ``reached``, the set 
 far. The root is revealed only after the question, so round t answers from the nodes within t steps.
 A share ``spread`` of the predicted probability is uniform over all reached nodes; the rest is on
 the candidates. Rivals (depth-first search, random walk) follow one path and add one node per round.
-Their variable ``visits`` has the number of each node's visit (1 for the node that is visited
-first), 0 for nodes that were not visited. Heuristics do not search and carry no state: matched
+Their variable ``visits`` has the number of each node's last visit: visits are numbered 1, 2, ... in
+their order, and nodes without a visit have 0. Heuristics do not search and carry no state: matched
 graphs must rule them out.
 
 The equations, and the rules of the rivals: docs/method/reachability.md.
@@ -109,14 +109,23 @@ def _answer_by_score(scores: _Array, v: Values) -> _Array:
 
 
 def _predict_with(spread: float) -> Equation:
-    """Return the equation of the prediction, a distribution over nodes: a share ``spread`` is
-    uniform over all reached nodes, and the rest is on the candidate that is reached, or split
-    evenly if both or none are.
+    """Return a function that computes the prediction of a round, a distribution over nodes.
+
+    A share ``spread`` of the probability is divided evenly among all reached nodes. The rest goes
+    to the reached candidate; if both candidates or neither are reached, each gets half of it.
+    Before any node is reached, each candidate gets 1/2.
+
+    Args:
+        spread: the share, in [0, 1).
     """
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
     def predict(v: Values) -> _Array:
-        """Return the predicted distribution over nodes, ``[..., node]``."""
+        """Return the predicted distribution over nodes, ``[..., node]``.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         answer = _answer_by_score(v["member"], v)  # member: 1 for candidates that are reached
         if not spread:
             return answer
@@ -140,8 +149,11 @@ def _mark_reached_candidates(v: Values) -> _Array:
 
 
 def _all_nodes(episodes: ReachabilityEpisodes) -> _Array:
-    """Return the indices of all nodes, 0 to n_nodes - 1, repeated for every round,
-    ``[episode, round, node]``.
+    """Return the indices of all nodes, 0 to n_nodes - 1, the same in every round, ``[episode,
+    round, node]``.
+
+    Args:
+        episodes: the episodes, for their numbers of rounds and nodes.
     """
     shape = (len(episodes), episodes.n_rounds, episodes.n_nodes)
     return np.broadcast_to(np.arange(episodes.n_nodes), shape)
@@ -181,7 +193,12 @@ def _make_search(
     """
 
     def frontier(v: Values) -> _Array:
-        """Return the nodes from which the round goes on, 1 or 0: the reached ones and the root."""
+        """Return 1 for every node from which the round follows edges, and 0 for the others, ``[...,
+        node]``. These are the nodes reached before and the root.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         reached = v["reached"]
         is_root = np.eye(reached.shape[-1], dtype=bool)[v["root"]]
         return np.where(is_root, 1.0, reached)
@@ -268,14 +285,22 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
     # The list of edges is doubled: every edge, and then every edge reversed.
     def active(v: Values) -> _Array:
-        """Return 1 for every edge that starts in the frontier and 0 for others, ``[..., 2 edges]``:
-        first all edges, then all edges reversed.
+        """Return 1 for every edge that starts in the frontier (the reached nodes and the root) and
+        0 for others, ``[..., 2 * n_edges]``: first all edges, then all edges reversed.
+
+        Args:
+            v: values of the round's variables, by key.
         """
         starts = np.concatenate([v["source"], v["target"]], -1)
         return _mark_active_edges(v, starts)
 
     def expand(v: Values) -> _Array:
-        """Return the set of reached nodes after the round, ``[..., node]``."""
+        """Return 1 for every node that is reached after the round, and 0 for the others, ``[...,
+        node]``.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         ends = np.concatenate([v["target"], v["source"]], -1)
         return _add_targets({**v, "target": ends})
 
@@ -285,18 +310,18 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
 # One path.
 #
-# The variable "visits" has the rank of each node's visit: 1 for the node that was visited first, 2
-# for the second, ...; 0 for nodes that were not visited.
+# The variable "visits" has the number of each node's last visit. Visits are numbered 1, 2, ... in
+# their order; nodes without a visit have 0.
 
 
 def _visit_along_edge(v: Values, edge: _Array, moves: _Array) -> _Array:
-    """Return the ranks of visits after a step along one edge, ``[..., node]``: 1 for the node that
-    was visited first, 2 for the second, ...; 0 for nodes that were not visited.
+    """Return the number of each node's last visit after a step along one edge, ``[..., node]``.
+    Visits are numbered 1, 2, ... in their order; nodes without a visit have 0.
 
     Args:
-        v: values of the round's variables.
+        v: values of the round's variables, by key; "started" has the numbers before the step.
         edge: index of the edge, ``[...]``.
-        moves: True where there is an edge to take, ``[...]``; elsewhere the visits do not change.
+        moves: True where there is an edge to take, ``[...]``; elsewhere the numbers do not change.
     """
     visits = v["started"]
     n_edges = v["target"].shape[-1]
@@ -310,8 +335,11 @@ def _visit_along_edge(v: Values, edge: _Array, moves: _Array) -> _Array:
 
 
 def _step_deeper(v: Values) -> _Array:
-    """Return the ranks of visits after a step of depth-first search, ``[..., node]``. Of the nodes
-    with an unvisited child, take the one that was visited last, and visit its first such child.
+    """Return the number of each node's last visit after a step of depth-first search, ``[...,
+    node]``.
+
+    Of the visited nodes with an unvisited child, the step starts at the one that was visited last.
+    It visits the unvisited child whose edge comes first in the list of edges.
 
     Args:
         v: values of the round's variables, by key.
@@ -327,8 +355,10 @@ def _step_deeper(v: Values) -> _Array:
 
 
 def _step_randomly(v: Values) -> _Array:
-    """Return the ranks of visits after a step of a random walk, ``[..., node]``. The step goes to a
-    random child of the node that was visited last or, if it has no child, of the root.
+    """Return the number of each node's last visit after a step of a random walk, ``[..., node]``.
+
+    The step follows a random edge from the node that was visited last or, if no edge starts there,
+    from the root. All these edges have equal probability.
 
     Args:
         v: values of the round's variables, by key.
@@ -345,8 +375,8 @@ def _step_randomly(v: Values) -> _Array:
 
 
 def _start_at_root(v: Values) -> _Array:
-    """Return the ranks of visits, ``[..., node]``, with at least 1 for the root, where the search
-    starts.
+    """Return the number of each node's last visit, where the root counts as visited from the start,
+    ``[..., node]``. Nodes without a visit have 0.
 
     Args:
         v: values of the round's variables, by key.
@@ -358,14 +388,14 @@ def _start_at_root(v: Values) -> _Array:
 def _make_path_search(
     key: str, name: str, step: Equation, spread: float, **inputs: Callable[[Any], _Array]
 ) -> Algorithm:
-    """Make a search that follows one path, and visits at most one new node per round.
+    """Make a search that follows one path, and visits at most one node per round.
 
     Args:
         key, name: key and name of the algorithm.
-        step: equation of the ranks of visits after a round: 1 for the node that was visited first,
-            2 for the second, ...; 0 for nodes that were not visited.
-        spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1).
+        step: function that computes the number of each node's last visit after a round. Visits are
+            numbered 1, 2, ... in their order; nodes without a visit have 0.
+        spread: share of the predicted probability that is uniform over all reached nodes, in [0,
+            1).
         **inputs: functions that read further input variables from episodes, by key.
     """
     equations: dict[str, Equation | None] = {
@@ -396,8 +426,8 @@ def depth_first(spread: float = 0.0) -> Algorithm:
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
-    """Return a random walk along the edges: each round visits a random child of the node that was
-    visited last. If this node has no children, the round visits a random child of the root.
+    """Return a random walk: each round follows a random edge from the node that was visited last.
+    If no edge starts at this node, the round follows a random edge from the root.
 
     Args:
         seed: seed of the walk's random choices, which also depend on the episode's number.
@@ -408,7 +438,7 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
         """Return a random number in [0, 1) for each round, ``[episode, round]``, by which the walk
-        chooses the node that it visits.
+        chooses the edge that it follows.
 
         Args:
             episodes: the episodes; the numbers depend on ``episodes.numbers`` and the seed.
@@ -497,7 +527,12 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
     rule = _HEURISTICS[key]
 
     def predict(v: Values) -> _Array:
-        """Return the predicted distribution over nodes, ``[..., node]``."""
+        """Return the predicted distribution over nodes, ``[..., node]``: 1 for the candidate with
+        the larger score, or 1/2 for each candidate if their scores are equal.
+
+        Args:
+            v: values of the round's variables, by key.
+        """
         edges = np.stack([v["source"], v["target"]], -1)
         matrix = graphs.adjacency(edges, _count_nodes(v))
         scores = rule.score(matrix, v["root"])  # of each node, [..., node]
