@@ -7,9 +7,8 @@ were columns of a table. A sample in a log of Inspect (an evaluation framework) 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -61,25 +60,30 @@ def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str])
     find_role = partial(_find_role, named=named, roles=roles)
     is_chat_a_round = not end_keys.isdisjoint(table.names)
     rows: list[dict[str, Any]] = []
+    places: list[str] = []
     without_round = []
     unused_answers: list[str] = []
-    for line, cells in table.cells.iterrows():
+    for place, cells in table.cells.iterrows():
         other_columns = {str(name): cell for name, cell in cells.dropna().items()}
-        messages = json_in(str(other_columns.pop("messages", "")))
-        chat = messages if isinstance(messages, list) else []
+        chat = _read_messages(other_columns.pop("messages", ""))
+        conversation = str(place).partition(" ")[2]
         if is_chat_a_round:
-            # The truth ends a round, and the advice comes before it: either may stand beside the messages.
-            columns_as_message = {"content": json.dumps(other_columns)}
-            chat = [columns_as_message, *chat, columns_as_message]
-        place = "" if is_chat_a_round else f"line {line} of {table.file}"
-        rounds, unused = _read_rounds(chat, end_keys, find_role, named.get("note"), place=place)
-        conversation = other_columns.get("epoch", "1") if is_chat_a_round else str(line)
-        for row in rounds:
+            conversation = other_columns.get("epoch", "1")
+            has_outcome = not end_keys.isdisjoint(other_columns)
+            rounds = [_merge_fields(chat, end_keys)] if has_outcome else []
+        else:
+            reader = _RoundReader(end_keys, find_role, note_key=named.get("note"))
+            for number, message in enumerate(chat, start=1):
+                reader.read_message(message, f"message {number} in {place} of {table.file}")
+            rounds = reader.rounds
+            unused_answers += reader.unused_answers
+            if reader.answer:  # without an outcome at the end
+                unused_answers.append(reader.answer)
+        for number, row in enumerate(rounds, start=1):
+            places.append(f"round {number} in {place}")
             rows.append({"conversation": conversation, **other_columns, **row})
-        if place:
-            unused_answers += unused
         if not rounds:
-            without_round.append(str(other_columns.get("id", f"line {line}")))
+            without_round.append(str(other_columns.get("id", place)))
     keys = " or ".join(map(repr, sorted(end_keys)))
     remedy = f"name the key of the {role} with {role}= (--{role})"
     require(rows, f"no message of {table.file} is a JSON object with the key {keys}; {remedy}")
@@ -95,7 +99,11 @@ def open_chats(table: TextTable, named: Mapping[str, Any], roles: Sequence[str])
         share = f"{len(without_round)} of {len(table.cells)} chats"
         remark = f"{share} hold no round that ends with {keys}, and are left out: {names}."
         remarks = (*remarks, remark)
-    return replace(table, cells=pd.DataFrame(rows, dtype=object), remarks=remarks)
+    return replace(
+        table,
+        cells=pd.DataFrame(rows, index=pd.Index(places, dtype=object), dtype=object),
+        remarks=remarks,
+    )
 
 
 def _find_role(key: str, named: Mapping[str, Any], roles: Sequence[str]) -> str | None:
@@ -116,91 +124,151 @@ def _find_role(key: str, named: Mapping[str, Any], roles: Sequence[str]) -> str 
     return None
 
 
-def _read_rounds(
-    messages: Sequence[Any],
-    end_keys: Set[str],
-    find_role: Callable[[str], str | None],
-    note_key: str | None,
-    *,
-    place: str,
-) -> tuple[list[dict[str, str]], list[str]]:
-    """Split one chat into rounds, whose fields are merged from the round's JSON objects. If an
-    answer has no JSON object, its round has no key of the choice, which counts as missed.
+def _read_messages(cell: str) -> list[Mapping[str, Any]]:
+    """Return the messages in a cell with a chat, empty ones in place of what is no message; an empty
+    list if the cell has no chat.
+    """
+    chat = json_in(cell)
+    if not isinstance(chat, list):
+        return []
+    return [message if isinstance(message, Mapping) else {} for message in chat]
+
+
+def _merge_fields(messages: Sequence[Mapping[str, Any]], end_keys: Set[str]) -> dict[str, str]:
+    """Merge the fields of all messages of a chat; the last value of a key counts.
 
     Args:
         messages: the messages, in OpenAI's format.
+        end_keys: keys of the outcome or reward, which are left out: the chat's own column has it.
+    """
+    merged: dict[str, str] = {}
+    for message in messages:
+        merged |= _read_fields(message.get("content"))
+    for key in end_keys:
+        merged.pop(key, None)
+    return merged
+
+
+@dataclass
+class _RoundReader:
+    """Splits the messages of one chat into rounds; the fields of a round are merged from its JSON
+    objects. If an answer has no JSON object, its round has no key of the choice, which counts as
+    missed.
+
+    Attributes:
         end_keys: keys of the outcome or reward. A message that has one of them ends the round. Its
             other fields are those of the next round, and of the ended round if it lacks them. The
             choice, the action and the next state are always those of the ended round.
         find_role: function that returns the role of a key, or None if it has none.
         note_key: key of the note that the player writes after a round; None if there are no notes.
-        place: where the chat is, such as "line 3 of FILE", for an error message. The error is that a
-            second round begins before the first has an outcome: after an answer that is a JSON
-            object, a message repeats a key; after another answer, it has a key with another value.
-            "" if the whole chat is one round: then keys may be repeated.
-
-    Returns:
-        One mapping {key: value} per round; and the places of answers in no round, which are those
-        without a JSON object that another answer follows, and an answer without an outcome at the
-        end.
+        rounds: one mapping {key: value} per round that has ended.
+        unused_answers: places of answers without a JSON object that another answer follows.
+        open_fields: fields of the round that has not ended.
+        answer: place of the last answer in that round; "" if there is none.
+        answer_has_object: True if that answer is a JSON object.
+        unclear_keys: keys that an earlier round had only beside its outcome, so that they may be
+            the next round's.
     """
-    rounds: list[dict[str, str]] = []
-    unused_answers: list[str] = []
-    open_round: dict[str, str] = {}  # fields of the round that has not ended
-    answer = ""  # place of its last answer, if it is answered
-    has_answer = False  # True if its answer is a JSON object
-    # Keys that an earlier round had only beside its outcome, so that they may be the next round's.
-    unclear_keys: set[str] = set()
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message, Mapping):
-            continue
+
+    end_keys: Set[str]
+    find_role: Callable[[str], str | None]
+    note_key: Any
+    rounds: list[dict[str, str]] = field(default_factory=list)
+    unused_answers: list[str] = field(default_factory=list)
+    open_fields: dict[str, str] = field(default_factory=dict)
+    answer: str = ""
+    answer_has_object: bool = False
+    unclear_keys: set[str] = field(default_factory=set)
+
+    def read_message(self, message: Mapping[str, Any], place: str) -> None:
+        """Add what a message says to the open round, and end the round if it has the outcome.
+
+        Args:
+            message: the message, in OpenAI's format.
+            place: where the message is, for error messages.
+        """
         fields = _read_fields(message.get("content"))
-        is_answer = message.get("role") == "assistant"
-        message_place = f"message {number} in {place}"
-        written_note = fields.pop(note_key, None) if note_key else None
-        is_end = not end_keys.isdisjoint(fields)
-        repeated_keys = {key for key in fields if key in open_round}
-        changed_keys = {key for key in repeated_keys if open_round[key] != fields[key]}
-        if place and answer and not is_end:
-            begins_round = repeated_keys if has_answer else changed_keys
-            require(
-                not begins_round,
-                f"{message_place} begins a round, but no JSON object after the last answer has the "
-                f"outcome, a key in {sorted(end_keys)}: the two rounds would be one; add the object",
-            )
-        if is_answer and written_note is None:
-            if answer and not has_answer:
-                unused_answers.append(answer)
-            answer = message_place
-            has_answer = bool(fields)
-        elif is_answer and rounds:  # a note on the round that has just ended
-            rounds[-1][str(note_key)] = str(written_note)
+        note = fields.pop(self.note_key, None)
+        is_end = not self.end_keys.isdisjoint(fields)
+        if self.answer and not is_end:
+            self._refuse_merged_rounds(fields, place)
+        if message.get("role") == "assistant":
+            self._add_answer(fields, note, place)
+        if is_end:
+            self._end_round(fields, place)
+        else:
+            self.open_fields |= fields
+            self.unclear_keys -= fields.keys()
+
+    def _find_changed_keys(self, fields: Mapping[str, str]) -> list[str]:
+        """Return the keys to which ``fields`` give another value than the open round has."""
+        open_fields = self.open_fields
+        return [key for key, value in fields.items() if open_fields.get(key, value) != value]
+
+    def _refuse_merged_rounds(self, fields: Mapping[str, str], place: str) -> None:
+        """Raise InputError if a message begins a round before the open round has an outcome: after an
+        answer that is a JSON object, it repeats a key; after another answer, it changes a value.
+
+        Args:
+            fields: fields of the message.
+            place: where the message is.
+        """
+        begins_round = bool(self._find_changed_keys(fields))
+        if self.answer_has_object:
+            begins_round = not self.open_fields.keys().isdisjoint(fields)
+        require(
+            not begins_round,
+            f"{place} begins a round, but no JSON object after the last answer has the outcome, a key in "
+            f"{sorted(self.end_keys)}: the two rounds would be one; add the object",
+        )
+
+    def _add_answer(self, fields: Mapping[str, str], note: str | None, place: str) -> None:
+        """Store an answer of the player, or the note on the round that has just ended.
+
+        Args:
+            fields: fields of the answer, without the note.
+            note: the note; None if the message has none.
+            place: where the message is.
+        """
+        if note is None:
+            if self.answer and not self.answer_has_object:
+                self.unused_answers.append(self.answer)
+            self.answer = place
+            self.answer_has_object = bool(fields)
+        elif self.rounds:
+            self.rounds[-1][self.note_key] = note
+
+    def _end_round(self, fields: Mapping[str, str], place: str) -> None:
+        """End the open round by a message with an outcome, and begin the next round.
+
+        Args:
+            fields: fields of the message.
+            place: where the message is.
+        """
         # An outcome before any field or answer, such as an example in the instructions, ends no
         # round.
-        if is_end and (open_round or answer):
-            unclear_changes = sorted(unclear_keys & changed_keys)
+        if self.open_fields or self.answer:
+            unclear_changes = sorted(
+                self.unclear_keys.intersection(self._find_changed_keys(fields))
+            )
             require(
                 not unclear_changes,
-                f"{message_place} has {unclear_changes} beside the outcome, as the last message with an outcome, and "
-                "no message between them has it: is it of the round that ends or of the next one? Write it in a "
-                "message before each answer",
+                f"{place} has {unclear_changes} beside the outcome, as the last message with an outcome, and no "
+                "message between them has it: is it of the round that ends or of the next one? Write it in a message "
+                "before each answer",
             )
-            added_keys = [key for key in fields if key not in open_round]
-            unclear_keys |= {key for key in added_keys if find_role(key) in _ROLES_OF_QUESTION}
+            added_keys = fields.keys() - self.open_fields.keys()
+            self.unclear_keys |= {
+                key for key in added_keys if self.find_role(key) in _ROLES_OF_QUESTION
+            }
             # If a key has two values, the earlier one counts: the later may be the next round's.
-            rounds.append({**fields, **open_round})
-            open_round = {}
-            answer = ""
-        # What else the message says belongs to the next round.
-        for key, value in fields.items():
-            if is_end and find_role(key) in _ROLES_OF_ENDED_ROUND:
-                continue
-            open_round[key] = value
-        if not is_end:
-            unclear_keys -= fields.keys()
-    if answer:
-        unused_answers.append(answer)
-    return rounds, unused_answers
+            self.rounds.append({**fields, **self.open_fields})
+        self.answer = ""
+        self.open_fields = {
+            key: value
+            for key, value in fields.items()
+            if self.find_role(key) not in _ROLES_OF_ENDED_ROUND
+        }
 
 
 def _read_fields(content: Any) -> dict[str, str]:

@@ -69,8 +69,9 @@ class TextTable:
 
     Attributes:
         path: the file.
-        cells: data frame with one column per name in the header. Its index has the line numbers in
-            the file; empty cells are NaN.
+        cells: data frame with one column per name in the header; empty cells are NaN. Its index
+            has the place of each row in the file, for error messages, such as "line 3"; "object
+            3" in a JSON list, "sample 3" in a log of Inspect. No two rows have the same place.
         encoding: the encoding of the file.
         remarks: sentences about what the user should check.
     """
@@ -286,51 +287,60 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
 
     separator = _find_separator(lines[0][1])
     text = "\n".join(line.strip(" ") for _, line in lines)
-    options: dict[str, Any] = {"sep": separator, "header": None, "dtype": str, "na_filter": False}
-    try:
-        cells = pd.read_csv(io.StringIO(text), skipinitialspace=True, **options)
-    except pd.errors.ParserError as error:
-        refuse_long_row(path, lines, separator)
-        reason = str(error).strip()
-        wrong = (
-            f"{str(path)!r} is no table ({reason}); give a table with a header and a row a trial"
+
+    def read_rows(n_rows: int | None = None) -> tuple[pd.DataFrame, pd.Series]:
+        """Read the first rows, all when None; return their cells and how many lines each has. A
+        quoted cell may contain line breaks, so that a row has several lines.
+        """
+        cells = pd.read_csv(
+            io.StringIO(text),
+            sep=separator,
+            header=None,
+            dtype=str,
+            na_filter=False,
+            skipinitialspace=True,
+            nrows=n_rows,
         )
-        raise InputError(wrong) from None
-    # The index gets the number of the line at which each row begins. A quoted cell may contain line
-    # breaks, so that a row has several lines.
-    n_lines = cells.apply(lambda column: column.str.count("\n")).sum(axis=1) + 1
+        n_breaks = cells.apply(lambda column: column.str.count("\n")).sum(axis=1)
+        return cells, n_breaks + 1
+
+    try:
+        cells, n_lines = read_rows()
+    except pd.errors.ParserError as error:
+        n_rows, what = _describe_wrong_row(str(error))
+        _, n_lines = read_rows(n_rows)
+        number, _ = lines[n_lines.sum()]
+        raise InputError(f"line {number} of {str(path)!r} {what}") from None
     first_lines = n_lines.cumsum() - n_lines  # indices into `lines`
-    cells.index = [lines[i][0] for i in first_lines]
+    cells.index = pd.Index([f"line {lines[i][0]}" for i in first_lines], dtype=object)
     # A row with fewer fields than the header has "" in its last columns.
     is_short = cells.iloc[:, -1] == ""
     if separator == _BLANKS_PATTERN and is_short.any():
         raise InputError(
-            f"line {is_short.idxmax()} of {str(path)!r} has fewer fields than the header has names; blanks separate "
+            f"{is_short.idxmax()} of {str(path)!r} has fewer fields than the header has names; blanks separate "
             "fields, so an empty cell cannot be seen: write a word such as NA in it, or separate fields by commas"
         )
     return cells.set_axis(cells.iloc[0], axis=1).iloc[1:]  # the first row is the header
 
 
-def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
-    """Raise InputError about the first row that has more fields than the header, if there is one.
+def _describe_wrong_row(reason: str) -> tuple[int, str]:
+    """Return how many rows come before the row that pandas cannot read, and what is wrong with it.
 
     Args:
-        path: the file, for the error message.
-        lines: pairs (line number, line), the header first.
-        separator: the character that separates fields, or the regular expression for any number of
-            blanks.
+        reason: the error message of pandas, which has the number of the row.
     """
-    n_names = len(_split(lines[0][1], separator))
-    for number, line in lines[1:]:
-        require(
-            len(_split(line, separator)) <= n_names,
-            f"line {number} of {str(path)!r} has more fields than the header has names; "
-            "give each column a name, and delete lines above the header",
+    counted = re.search(r"(line|row) (\d+)", reason)
+    if counted is None:
+        return (
+            0,
+            f"begins no table ({reason.strip()}); give a table with a header and a row a trial",
         )
-
-
-def _split(line: str, separator: str) -> list[str]:
-    return line.split() if separator == _BLANKS_PATTERN else line.split(separator)
+    number = int(counted[2])
+    if counted[1] == "row":  # pandas counts rows from 0 in this error, and from 1 in the other
+        return number, "has a quotation mark that is not closed; close it, or delete it"
+    return number - 1, (
+        "has more fields than the header has names; give each column a name, and delete lines above the header"
+    )
 
 
 def _parse_json(path: Path, text: str) -> pd.DataFrame:
@@ -346,29 +356,30 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
     import pandas as pd
 
     objects: list[dict[str, Any]] = []
-    line_numbers: list[int] = []
+    places: list[str] = []
+    kind = "object"
     as_written: dict[str, Any] = {"parse_float": str, "parse_int": str, "parse_constant": str}
     try:
         whole = json_in(text, **as_written)  # None if the text is not one JSON value
         if isinstance(whole, dict) and isinstance(whole.get("samples"), list):
             whole = [_read_sample(sample) for sample in whole["samples"]]
+            kind = "sample"
         if isinstance(whole, list):
             objects = whole
-            line_numbers = list(range(1, len(objects) + 1))
+            places = [f"{kind} {number}" for number in range(1, len(objects) + 1)]
         else:
             for number, line in _number_lines(text):
+                places.append(f"line {number}")
                 objects.append(json.loads(line, **as_written))
-                line_numbers.append(number)
     except (ValueError, RecursionError) as error:
-        failed = len(objects) + 1
-        wrong = (
-            f"{str(path)!r} must hold a JSON object in every line; that of number {failed} is none"
-        )
-        raise InputError(f"{wrong} ({error})"[:300]) from None
+        # The error's own line number counts from the line that was parsed: only its reason is shown.
+        reason = str(error).partition(": line")[0]
+        wrong = f"{str(path)!r} must hold a JSON object in every line; {places[-1]} holds none"
+        raise InputError(f"{wrong} ({reason})") from None
     are_objects = objects and all(isinstance(row, dict) for row in objects)
     require(are_objects, f"{str(path)!r} must hold JSON objects, a row a trial")
     texts = [{str(name): _write_json(value) for name, value in row.items()} for row in objects]
-    return pd.DataFrame(texts, index=pd.Index(line_numbers), dtype=object).fillna("")
+    return pd.DataFrame(texts, index=pd.Index(places, dtype=object), dtype=object).fillna("")
 
 
 def _read_sample(sample: Any) -> Any:
@@ -399,7 +410,7 @@ def _clean(cells: pd.DataFrame) -> pd.DataFrame:
     """
     cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
     named = cells.loc[:, cells.columns != ""]
-    return named.astype(object).map(_clean_cell)
+    return named.map(_clean_cell).astype(object)  # an empty column would be of floats
 
 
 def _clean_cell(cell: Any) -> Any:

@@ -348,7 +348,7 @@ class TrialTable:
 
     def refuse_rows(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
         """Raise InputError about the first wrong row, if there is one; the message has the row's
-        line number and cell.
+        place in the file and its cell.
 
         Args:
             rows: one boolean per row, True if the row is wrong.
@@ -356,11 +356,11 @@ class TrialTable:
             what: requirement on the cell, such as "must be a number".
             remedy: end of the message, what the user can do; {0} is replaced by the cell.
         """
-        wrong_lines = self.cells.index[np.asarray(rows, bool)]
-        for line in wrong_lines[:1]:
-            cell = str(self.cells[name][line])[:40]
+        wrong_places = self.cells.index[np.asarray(rows, bool)]
+        for place in wrong_places[:1]:
+            cell = str(self.cells[name][place])[:40]
             raise InputError(
-                f"line {line} of {self.file}: {name!r} {what}, got {cell}{remedy.format(cell)}"
+                f"{place} of {self.file}: {name!r} {what}, got {cell}{remedy.format(cell)}"
             )
 
     # Labels.
@@ -438,11 +438,11 @@ class TrialTable:
         """
         if self.options.lookalikes is not None:
             return
-        similar = _find_lookalikes(labels)
-        if similar:
-            raise InputError(
+        for similar in _group_by_spelling(labels):
+            require(
+                len(similar) == 1,
                 f"{place}: {' and '.join(map(repr, similar))} look alike; give lookalikes=same (--lookalikes same) "
-                "if they mean the same, or lookalikes=different"
+                "if they mean the same, or lookalikes=different",
             )
 
     def _refuse_many(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
@@ -753,16 +753,12 @@ class TrialTable:
         appended to itself; or if a few rows are copies, in a table whose rows differ otherwise.
         """
         n_of_row = self.cells.value_counts(dropna=False)  # how often each different row occurs
-        if len(n_of_row) >= _FEWEST_DIFFERENT_ROWS and (n_of_row % 2 == 0).all():
-            self.remarks.append(
-                "Each row is equal to another one: if trials are in the table twice, delete one of each; each counts "
-                "as a trial of its own."
-            )
+        are_in_pairs = len(n_of_row) >= _FEWEST_DIFFERENT_ROWS and (n_of_row % 2 == 0).all()
         copies = self.cells.index[self.cells.duplicated()]
-        if 0 < len(copies) <= _MOST_COPIES * len(self.cells):
-            lines = ", ".join(map(str, copies[:5]))
+        if are_in_pairs or 0 < len(copies) <= _MOST_COPIES * len(self.cells):
+            places = ", ".join(copies[:5])
             self.remarks.append(
-                f"{len(copies)} rows are equal to an earlier one, such as line {lines}: each counts as a trial of its "
+                f"{len(copies)} rows are equal to an earlier one, such as {places}: each counts as a trial of its "
                 "own; delete what is in the table twice."
             )
 
@@ -877,7 +873,7 @@ def parse_numbers(file: str, name: str, cells: pd.Series, decimal: str | None) -
 
 def _has_decimal_commas(file: str, name: str, texts: Sequence[str]) -> bool:
     """Return True if the texts of a column have commas as decimal separators; refuse texts whose
-    commas may separate thousands.
+    commas or points may separate thousands.
 
     Args:
         file: the file, for the error message.
@@ -885,19 +881,23 @@ def _has_decimal_commas(file: str, name: str, texts: Sequence[str]) -> bool:
         texts: the different texts in the column.
     """
     with_comma = [text for text in texts if re.fullmatch(r"[+-]?\d*,\d+", text)]
-    if not with_comma:
+    with_point = [text for text in texts if "." in text]
+    marked = with_comma or with_point
+    if not marked:
         return False
-    # 1,234 may be a thousand; 0,123 and 1,23 are not. Points in other cells are unclear, too.
-    all_may_be_thousands = all(
-        re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", text) for text in with_comma
-    )
-    have_points = any("." in text for text in texts)
+    mark = "," if with_comma else "."
+    # 1,234 and 1.234 may be a thousand; 0,123 and 1,23 are not.
+    is_unclear = all(re.fullmatch(r"[+-]?[1-9]\d{0,2}[,.]\d{3}", text) for text in marked)
+    if with_comma:
+        is_unclear = is_unclear or bool(with_point)
+    elif len(with_point) == len(texts):  # all have three decimals; a number below 1000 would not
+        is_unclear = False
     require(
-        not (all_may_be_thousands or have_points),
-        f"{name!r} of {file} holds {with_comma[0]}: give decimal=, (--decimal ,) if the comma stands before a "
+        not is_unclear,
+        f"{name!r} of {file} holds {marked[0]}: give decimal={mark} (--decimal {mark}) if {mark!r} stands before a "
         "fraction; else write numbers without it",
     )
-    return True
+    return bool(with_comma)
 
 
 def _parse_number(text: str) -> float:
@@ -928,14 +928,14 @@ def _normalize_spelling(text: Any) -> str:
     return words if np.isnan(value) else repr(value)
 
 
-def _find_lookalikes(labels: Iterable[str]) -> list[str]:
-    """Return the first group of labels that differ only in spelling (:func:`_normalize_spelling`); empty if
-    there is no such group.
+def _group_by_spelling(labels: Iterable[str]) -> list[list[str]]:
+    """Return groups of labels that differ at most in spelling (:func:`_normalize_spelling`), each
+    sorted.
     """
     by_spelling: dict[str, list[str]] = {}
     for label in sorted(labels):
         by_spelling.setdefault(_normalize_spelling(label), []).append(label)
-    return next((similar for similar in by_spelling.values() if len(similar) > 1), [])
+    return list(by_spelling.values())
 
 
 def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
@@ -943,9 +943,9 @@ def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
     from it at most in spelling.
     """
     shortest: dict[str, str] = {}
-    for label in sorted(labels, key=lambda text: (len(text), text)):
-        shortest.setdefault(_normalize_spelling(label), label)
-    return {label: shortest[_normalize_spelling(label)] for label in labels}
+    for similar in _group_by_spelling(labels):
+        shortest |= dict.fromkeys(similar, min(similar, key=len))
+    return shortest
 
 
 def _count_in_first_frame(frames: Sequence[pd.DataFrame]) -> dict[str, int]:

@@ -316,6 +316,51 @@ def test_a_bandit_in_chats(tmp_path: Path) -> None:
     assert played.rewards[0].tolist() == [1, 0]
 
 
+def test_a_wrong_cell_of_a_chat_is_refused_with_its_round_and_line(tmp_path: Path) -> None:
+    """The chat with the wrong reward is in the third line of the file; the second line is blank."""
+    chat: list[tuple[str, Any]] = []
+    for arm, reward in (("J", 1), ("F", "won")):
+        chat.append(("assistant", {"choice": arm}))
+        chat.append(("user", {"reward": reward}))
+    path = write_chats(tmp_path / "chats.jsonl", chat[:2], chat)
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{first}\n\n{second}")
+    message = "round 2 in line 3 of .*chats.jsonl': 'reward' must be a number, got won"
+    refuses(message, bandit.read, path, reward="reward")
+    path.write_text(f"[{first},\n\n{second}]")
+    message = "round 2 in object 2 of .*chats.jsonl': 'reward' must be a number, got won"
+    refuses(message, bandit.read, path, reward="reward")
+
+
+def test_a_sample_that_is_one_round_is_named_by_its_number(tmp_path: Path) -> None:
+    """The truth of the second sample is no label."""
+    samples = []
+    for truth in ("0", "1"):
+        answer = {"role": "assistant", "content": json.dumps({"choice": truth, "reward": "x"})}
+        samples.append({"epoch": 1, "target": truth, "messages": [answer]})
+    samples[1]["target"] = "won"
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"samples": samples}, indent=2))
+    message = "round 1 in sample 2 of .*log.json': 'target' must be a number, got won"
+    refuses(message, bandit.read, path, reward="target")
+
+
+def test_what_a_player_writes_of_the_outcome_does_not_end_a_round(tmp_path: Path) -> None:
+    """The sample is one round by its target; the answer has a key of that name, too."""
+    samples = []
+    for truth, guess in (("0", "1"), ("1", "1")):
+        answer = {"prediction": guess, "target": guess}
+        message = {"role": "assistant", "content": json.dumps(answer)}
+        metadata = {"ann": truth, "bob": guess}
+        samples.append({"epoch": 1, "target": truth, "messages": [message], "metadata": metadata})
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"samples": samples}))
+    keys: dict[str, Any] = {"outcome": "target", "choice": "prediction", "advice": ["ann", "bob"]}
+    (play,) = plays_in(import_rounds(path, tmp_path / "out", **keys))
+    assert play["true_labels"] == [0, 1]
+    assert play["predictions"] == [1, 1]
+
+
 def test_a_round_is_missed_whose_answer_holds_no_object(tmp_path: Path) -> None:
     """Nothing else in the round holds one: neither the question nor an earlier message."""
     chat: list[tuple[str, Any]] = [

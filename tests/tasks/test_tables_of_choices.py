@@ -241,8 +241,9 @@ def test_rows_that_are_in_a_table_twice_are_named(written):
     in_pairs = table.loc[table.index.repeat(2)]
     for doubled in (twice, in_pairs):
         summary = written(doubled).reading.summary()
-        assert "Each row is equal to another one: if trials are in the table twice" in summary
-    assert "another one" not in written(table).reading.summary()
+        n_copies = doubled.duplicated().sum()
+        assert f"{n_copies} rows are equal to an earlier one, such as line" in summary
+    assert "earlier one" not in written(table).reading.summary()
 
 
 @pytest.mark.parametrize(("no", "yes"), [("false", "true"), ("FALSE", "TRUE"), ("False", "True")])
@@ -690,7 +691,23 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
         ),
         (
             b'{"subject": 1}\n{"subject"',
-            "must hold a JSON object in every line; that of number 2 is none",
+            r"must hold a JSON object in every line; line 2 holds none \(Expecting ':' delimiter\)",
+        ),
+        (
+            b'{"subject": 1}\n\n{"subject": }',
+            r"must hold a JSON object in every line; line 3 holds none \(Expecting value\)",
+        ),
+        (
+            b'subject,choice,reward\n\n"ann, bob, cem, dan\n",a,1\nann,b,1,7\n',
+            "line 5 of .* has more fields than the header has names",
+        ),
+        (
+            b'subject,choice,reward\n\nann,a,"1\n2"\nann,"b,0\nann,b,0\n',
+            "line 5 of .* has a quotation mark that is not closed",
+        ),
+        (
+            b'[{"subject": 1,\n "choice": "a"},\n{"subject": 2,\n "choice": "b",\n "reward": "x"}]',
+            "object 2 of .*: 'reward' must be a number, got x",
         ),
         (
             b"subject;choice;reward\nann;a;1,150\nann;b;2,300\n",
@@ -739,3 +756,12 @@ def test_a_choice_outside_its_offer_is_refused():
     message = r"the choice 2 of episode 0, round 1, is none of its offers \[0, 1\]"
     offers = [[[0, 1], [0, 1]]]
     refuses(message, bandit.BanditEpisodes, [[0, 2]], [[1, 0]], n_arms=3, offers=offers)
+        (
+            b"subject;choice;reward\nann;a;1.150\nann;b;900\n",
+            r"holds 1.150: give decimal=. \(--decimal .\)",
+        ),
+        "json after a blank line",
+        "long row after a row of two lines",
+        "open quotation mark",
+        "json list",
+        "thousands with points",
