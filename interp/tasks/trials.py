@@ -27,9 +27,11 @@ from interp.tasks.table_columns import (
     Columns,
     choose_columns,
     is_measurement_like,
+    is_usual_name,
     normalize_name,
 )
 from interp.tasks.table_file import TextTable, read_text_table
+from interp.tasks.trial_numbers import list_number_remarks
 
 _Array = NDArray[Any]
 
@@ -76,6 +78,8 @@ _NINES = re.compile("-?9{2,}")
 _YES_WORDS = frozenset(["1", "1.0", "true", "yes", "y", "t", "forced"])
 _NO_WORDS = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
 _TRUTH_VALUES = {"true": 1.0, "false": 0.0}
+_LEAST_RISES = 0.8
+"""Smallest share of steps by 1 in a column that counts trials; other steps are gaps or repeats."""
 _FEWEST_DIFFERENT_ROWS = 20
 """With this many different rows, there is an even number of each by chance in one table of a
 million.
@@ -565,13 +569,20 @@ class TrialTable:
             n_labels = rows["session"].nunique()
             n_returned += len(parts) - n_labels  # each return of a label begins a new session
             sessions += [(str(who), part.index) for part in parts]
+        names = " and ".join(map(repr, self.columns.by_role.get("session", ())))
+        mean_length = len(keys) / len(sessions)
+        are_short = mean_length < _SHORTEST_SESSION
+        remedy = f"name the column of sessions with session=, or give session={NONE}"
+        if are_short and len(sessions) > participants.nunique():
+            self.remarks.append(
+                f"Sessions by {names} have {mean_length:.2g} trials on average, and learning begins anew in each: if "
+                f"that is not meant, {remedy}."
+            )
         if n_returned:
-            names = " and ".join(map(repr, self.columns.by_role["session"]))
-            mean_length = len(keys) / len(sessions)
             require(
-                mean_length >= _SHORTEST_SESSION,
+                not are_short,
                 f"{names} of {self.file} changes after {mean_length:.2g} trials on average and returns, as "
-                f"conditions do; name the column of sessions with session=, or give session={NONE}",
+                f"conditions do; {remedy}",
             )
             self.remarks.append(
                 f"A label of {names} returns {n_returned:,} times after another one; each time is a new session."
@@ -731,7 +742,9 @@ class TrialTable:
             kind: _count_labels(kind_labels, cells.loc[rows])
             for kind, (kind_labels, cells) in self._labels_and_cells.items()
         }
-        remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])  # each one once
+        remarks = dict.fromkeys(  # each one once
+            [*self.remarks, *self._list_number_remarks(sessions), *self._list_unused_remarks()]
+        )
         table = self.text_table
         n_missed = int((~counted[rows]).sum())  # of the rows of sessions that are used
         return TrialsRead(
@@ -762,6 +775,23 @@ class TrialTable:
                 "own; delete what is in the table twice."
             )
 
+    def _list_number_remarks(self, sessions: Sequence[tuple[str, pd.Index]]) -> list[str]:
+        """Return remarks for the user on the numbers of trials, in the order column or, without such
+        a column, in the first unused column with a usual name of trial numbers.
+
+        Args:
+            sessions: (participant, index of the rows) of each session.
+        """
+        columns = self.columns
+        names = columns.by_role.get("order", ())
+        names += tuple(name for name in columns.unused if is_usual_name("order", name))
+        if not names:
+            return []
+        numbers = pd.to_numeric(self.cells[names[0]], errors="coerce")  # NaN for other texts
+        keys = [(session, who) for session, (who, _) in enumerate(sessions)]
+        by_session = pd.concat([numbers[rows] for _, rows in sessions], keys=keys)
+        return list_number_remarks(names[0], by_session)
+
     def _list_unused_remarks(self) -> list[str]:
         """Return remarks for the user on unused columns that look like the order of trials or like
         session labels.
@@ -772,7 +802,8 @@ class TrialTable:
         for name in columns.unused:
             cells = self.cells[name]
             counting = _describe_counting(cells, people)
-            if counting == "up" and "order" not in columns:
+            # Columns with a usual name of trial numbers are checked by their numbers.
+            if counting == "up" and "order" not in columns and not is_usual_name("order", name):
                 remarks.append(
                     f"{name!r} counts up within a participant and is not used: if trials are in its order, "
                     f"give order={name}."
@@ -1065,8 +1096,9 @@ def _measure_mean_run(cells: pd.Series, people: pd.Series) -> float:
         people: the participant of each row.
     """
     labels = cells.fillna("")
-    is_first = people != people.shift()  # the first row of a participant
-    starts_run = is_first | (labels != labels.shift())
+    previous = labels.groupby(people).shift()
+    is_first = previous.isna()  # the first row of a participant
+    starts_run = labels != previous
     if starts_run.sum() == is_first.sum():  # one run per participant
         return 0.0
     return float(len(labels) / starts_run.sum())
@@ -1081,15 +1113,12 @@ def _describe_counting(cells: pd.Series, people: pd.Series) -> str:
         people: the participant of each row.
     """
     values = pd.to_numeric(cells, errors="coerce")
-    is_whole = values % 1 == 0
-    if len(values) < 8 or not is_whole.all():  # too few rows to tell, or no count
-        return ""
     changes = values.groupby(people).diff().dropna()
+    if len(values) < 8 or values.isna().any() or changes.empty:  # too few rows to tell, or no count
+        return ""
     # A table that is not in the order of trials shows a count only when it is sorted.
     changes_if_sorted = values.sort_values().groupby(people).diff().dropna()
-    if not len(changes):
-        return ""
-    if (changes_if_sorted == 1).all():
+    if (changes_if_sorted == 1).mean() >= _LEAST_RISES:
         return "up"
     # A count rises by 1, and falls where it begins anew.
     restarts = changes[changes != 1]

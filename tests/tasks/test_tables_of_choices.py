@@ -337,6 +337,14 @@ def test_a_reward_that_looks_like_a_code_is_asked_about(written):
     refuses("is -999 the code of a missed trial", written, table, choice="arm")
 
 
+NUMBERED = PLAIN[["subject", "trial", "arm", "reward"]]
+IS_GAP = PLAIN["subject"].isin(["s01", "s02"]) & PLAIN["trial"].isin([3, 4])
+GAP_REMARK = (
+    "'trial' leaves out numbers in 2 places, in 2 participants, such as after 2, before line 84: the trials on both "
+    "sides count as successive. Add the rows of trials that were played; a row with empty cells is a missed trial, in "
+    "which nothing is learned."
+)
+
 SESSIONS = play(n_people=20)
 
 
@@ -389,6 +397,32 @@ def test_a_column_that_stays_the_same_for_many_trials_is_named(written):
     summary = written(table).reading.summary()
     assert "'day' stays the same for 80 trials and is not used" in summary
     assert "'age'" not in summary
+
+
+def test_a_name_that_stands_for_two_people_is_named(written):
+    """Both groups have persons of the same names, and the rows of the second group follow the first."""
+    table = (
+        in_sessions(SESSIONS, "group", "n").drop(columns="n").sort_values("group", kind="stable")
+    )
+    (remark,) = written(table).reading.remarks
+    assert remark.startswith("'group' stays the same for 80 trials and is not used")
+
+
+def test_a_column_of_sessions_is_named_where_the_rows_of_participants_alternate(written):
+    table = NUMBERED.assign(day=PLAIN["trial"] // 41).sort_values("trial", kind="stable")
+    (remark,) = written(table.drop(columns="trial")).reading.remarks
+    assert remark.startswith("'day' stays the same for 40 trials and is not used")
+
+
+def test_a_column_that_counts_with_gaps_is_named(written):
+    table = NUMBERED[~IS_GAP].rename(columns={"trial": "n"})
+    (remark,) = written(table).reading.remarks
+    assert remark.startswith("'n' counts up within a participant and is not used")
+    assert written(table, order="n").reading.remarks == (GAP_REMARK.replace("trial'", "n'"),)
+
+
+def test_an_empty_column_of_choices_is_refused(written):
+    refuses("must hold two arms or more, got", written, NUMBERED.assign(arm=np.nan))
 
 
 def test_a_label_of_a_session_that_returns_is_a_new_session(written):
@@ -570,6 +604,98 @@ def test_a_row_that_is_in_a_table_without_order_twice_is_named(written):
     assert written(pd.concat([untimed, untimed.iloc[3:4]])).reading.remarks == ()
 
 
+def test_trial_numbers_with_gaps_are_named(written):
+    """Trials 3 and 4 of two participants are no rows: trial 5 would follow trial 2 without a word."""
+    table = NUMBERED[~IS_GAP]
+    assert written(table).reading.remarks == (GAP_REMARK,)
+    assert written(table, order="none").reading.remarks == (GAP_REMARK,)
+    shuffled = table.sample(frac=1, random_state=0)
+    (remark,) = written(shuffled).reading.remarks
+    assert "in 2 places, in 2 participants, such as after 2" in remark
+    with_empty_cells = NUMBERED.astype(object)
+    with_empty_cells.loc[IS_GAP, ["arm", "reward"]] = np.nan
+    assert written(NUMBERED).reading.remarks == ()
+    assert written(with_empty_cells).reading.missed == 4
+    assert written(with_empty_cells).reading.remarks == ()
+
+
+def test_a_session_that_begins_late_has_a_gap_before_it(written):
+    is_late = (PLAIN["subject"] == "s02") & (PLAIN["trial"] <= 5)
+    (remark,) = written(NUMBERED[~is_late]).reading.remarks
+    assert "in 1 places, in 1 participants, such as after 0, before line 162:" in remark
+
+
+@pytest.mark.parametrize(
+    "kind", ["from 0", "every second", "over sessions", "over people", "times"]
+)
+def test_other_ways_to_number_trials_have_no_gap(written, kind):
+    """Numbers may continue in the next session or person, and may be times."""
+    trial = PLAIN["trial"]
+    milliseconds = 1500 * trial + np.random.default_rng(0).integers(0, 900, len(PLAIN))
+    numbers = {
+        "from 0": trial - 1,
+        "every second": 2 * trial,
+        "over sessions": trial,
+        "over people": np.arange(len(PLAIN)),
+        "times": milliseconds,
+    }
+    table = NUMBERED.assign(trial=numbers[kind])
+    if kind == "over sessions":
+        table["block"] = (trial - 1) // 20
+    assert written(table).reading.remarks == ()
+
+
+def test_practice_trials_are_named(written):
+    practice = PLAIN["trial"] - 4
+    numbers = practice.where(practice > 0, practice - 1)  # -4, ..., -1, 1, ...
+    (remark,) = written(NUMBERED.assign(trial=numbers)).reading.remarks
+    assert remark == (
+        "'trial' is 0 or less in 40 rows, such as line 2, as in practice trials: they count as ordinary trials; to "
+        "leave them out, delete their rows."
+    )
+
+
+def test_trial_numbers_that_do_not_rise_are_named_where_they_are_not_used(written):
+    """Trial 3 is twice in the table, with two rewards, so that no row is a copy of another one."""
+    third = NUMBERED.iloc[2:3]
+    again = third.assign(reward=1 - third["reward"])
+    twice = pd.concat([NUMBERED.iloc[:3], again, NUMBERED.iloc[3:]])
+    (remark,) = written(twice, order="none").reading.remarks
+    assert remark.startswith("'trial' does not rise in 1 rows, such as line 5:")
+    assert remark.endswith("delete what is in the table twice, and sort rows by time.")
+
+
+@pytest.mark.parametrize(("name", "length"), [("run", 1), ("block", 2)])
+def test_sessions_of_few_trials_are_named(written, name, length):
+    """A column that counts trials or pairs of trials is called as columns of sessions are."""
+    table = NUMBERED.assign(**{name: np.arange(len(PLAIN)) // length})
+    (remark,) = written(table).reading.remarks
+    assert remark == (
+        f"Sessions by '{name}' have {length} trials on average, and learning begins anew in each: if that is not "
+        "meant, name the column of sessions with session=, or give session=none."
+    )
+
+
+def test_participants_who_call_the_same_arms_differently_are_named(written):
+    """Half of them have the arms 0 and 1, the other half 1 and 2: nobody has all three."""
+    is_late = PLAIN["subject"] >= "s05"
+    (remark,) = written(NUMBERED.assign(arm=PLAIN["arm"] + is_late)).reading.remarks
+    assert remark.startswith("No session has choices of all 3 arms: if not all were on offer, give")
+    sides = as_sides(SIDES).drop(columns="type")
+    assert written(sides, options=["arm_left", "arm_right"]).reading.remarks == (
+        "A choice names a side: left is arm_left, right is arm_right.",
+    )
+
+
+def test_decimals_of_which_all_have_three_digits_are_no_thousands(written):
+    rewards = PLAIN["reward"].map({0.0: "1.500", 1.0: "2.000"})
+    episodes = written(NUMBERED.assign(reward=rewards))
+    assert episodes.scale == 2
+    beside_a_whole = PLAIN["reward"].map({0.0: "1.500", 1.0: "2"})
+    episodes = written(NUMBERED.assign(reward=beside_a_whole), decimal=".")
+    assert episodes.scale == 2
+
+
 def test_a_separator_of_thousands_is_no_decimal_point(written):
     rewards = PLAIN["reward"].map({0.0: "0,5", 1.0: "1.000"})
     table = PLAIN[["subject", "arm"]].assign(reward=rewards)
@@ -713,6 +839,10 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
             b"subject;choice;reward\nann;a;1,150\nann;b;2,300\n",
             r"holds 1,150: give decimal=, \(--decimal ,\)",
         ),
+        (
+            b"subject;choice;reward\nann;a;1.150\nann;b;900\n",
+            r"holds 1.150: give decimal=. \(--decimal .\)",
+        ),
     ],
     ids=[
         "empty",
@@ -723,7 +853,12 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
         "broken line",
         "gap",
         "json",
+        "json after a blank line",
+        "long row after a row of two lines",
+        "open quotation mark",
+        "json list",
         "thousands",
+        "thousands with points",
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(tmp_path, content, message):
@@ -756,12 +891,3 @@ def test_a_choice_outside_its_offer_is_refused():
     message = r"the choice 2 of episode 0, round 1, is none of its offers \[0, 1\]"
     offers = [[[0, 1], [0, 1]]]
     refuses(message, bandit.BanditEpisodes, [[0, 2]], [[1, 0]], n_arms=3, offers=offers)
-        (
-            b"subject;choice;reward\nann;a;1.150\nann;b;900\n",
-            r"holds 1.150: give decimal=. \(--decimal .\)",
-        ),
-        "json after a blank line",
-        "long row after a row of two lines",
-        "open quotation mark",
-        "json list",
-        "thousands with points",

@@ -19,6 +19,10 @@ from interp.tasks.trials import ReadingOptions, TrialTable, open_trials
 _Array = NDArray[Any]
 
 _FEWEST_RISES = 10  # without a fall: a chance of 2^-10 if each change is as likely a fall
+_TRIALS_PER_ARM = 5
+"""Mean number of trials of a session, per arm, with which some session should have choices of all
+arms.
+"""
 
 
 def read_choices(
@@ -75,7 +79,9 @@ def read_choices(
     is_paid = is_chosen & ~np.isnan(rewards_or_nan)
     _remark_totals(table, rewards_or_nan)
     offers = None
-    if offer_frames:
+    if not offer_frames:
+        _remark_separate_arms(table, arms, choices_or_nan)
+    else:
         slots = table.pad_sessions(sessions, offer_frames[0])  # [session, round, slot]
         offers = _mark_empty_slots(_fill_unknown(slots, is_chosen, is_paid))
     forced = None
@@ -481,6 +487,25 @@ def _remark_totals(table: TrialTable, rewards: _Array) -> None:
     if (changes > 0).sum() >= _FEWEST_RISES and not (changes < 0).any():
         table.remarks.append(
             "Rewards never fall from trial to trial: if the column holds running totals, give their differences."
+        )
+
+
+def _remark_separate_arms(table: TrialTable, arms: Sequence[str], choices: _Array) -> None:
+    """Add a remark for the user to the table if sessions are long enough for choices of all arms,
+    and none has them.
+
+    Args:
+        table: the table.
+        arms: labels of the arms.
+        choices: index of the chosen arm, ``[session, round]``; NaN if there is no choice.
+    """
+    is_chosen = choices[..., None] == np.arange(len(arms))  # [session, round, arm]
+    has_all_arms = is_chosen.any(1).all(1)  # [session]
+    mean_length = is_chosen.sum() / len(choices)
+    if mean_length >= _TRIALS_PER_ARM * len(arms) and not has_all_arms.any():
+        table.remarks.append(
+            f"No session has choices of all {len(arms)} arms: if not all were on offer, give options= or pairs=; if "
+            "participants differ in what they call the same arm, such as 0 and 1 or 1 and 2, write the same labels."
         )
 
 
