@@ -309,7 +309,7 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
     except pd.errors.ParserError as error:
         n_rows, what = _describe_wrong_row(str(error))
         _, n_lines = read_rows(n_rows)
-        number, _ = lines[n_lines.sum()]
+        number, _ = lines[int(n_lines.sum())]
         raise InputError(f"line {number} of {str(path)!r} {what}") from None
     first_lines = n_lines.cumsum() - n_lines  # indices into `lines`
     cells.index = pd.Index([f"line {lines[i][0]}" for i in first_lines], dtype=object)

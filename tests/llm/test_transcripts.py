@@ -334,7 +334,7 @@ def test_a_wrong_cell_of_a_chat_is_refused_with_its_round_and_line(tmp_path: Pat
 
 def test_a_sample_that_is_one_round_is_named_by_its_number(tmp_path: Path) -> None:
     """The truth of the second sample is no label."""
-    samples = []
+    samples: list[dict[str, Any]] = []
     for truth in ("0", "1"):
         answer = {"role": "assistant", "content": json.dumps({"choice": truth, "reward": "x"})}
         samples.append({"epoch": 1, "target": truth, "messages": [answer]})
