@@ -202,8 +202,8 @@ class _RoundReader:
 
     def _find_changed_keys(self, fields: Mapping[str, str]) -> list[str]:
         """Return the keys to which ``fields`` give another value than the open round has."""
-        open_fields = self.open_fields
-        return [key for key, value in fields.items() if open_fields.get(key, value) != value]
+        get_open = self.open_fields.get
+        return [key for key, value in fields.items() if get_open(key, value) != value]
 
     def _refuse_merged_rounds(self, fields: Mapping[str, str], place: str) -> None:
         """Raise InputError if a message begins a round before the open round has an outcome: after an
@@ -245,12 +245,12 @@ class _RoundReader:
             fields: fields of the message.
             place: where the message is.
         """
+        find_role = self.find_role
         # An outcome before any field or answer, such as an example in the instructions, ends no
         # round.
         if self.open_fields or self.answer:
-            unclear_changes = sorted(
-                self.unclear_keys.intersection(self._find_changed_keys(fields))
-            )
+            changed_keys = self._find_changed_keys(fields)
+            unclear_changes = sorted(self.unclear_keys.intersection(changed_keys))
             require(
                 not unclear_changes,
                 f"{place} has {unclear_changes} beside the outcome, as the last message with an outcome, and no "
@@ -258,16 +258,14 @@ class _RoundReader:
                 "before each answer",
             )
             added_keys = fields.keys() - self.open_fields.keys()
-            self.unclear_keys |= {
-                key for key in added_keys if self.find_role(key) in _ROLES_OF_QUESTION
-            }
+            self.unclear_keys |= {key for key in added_keys if find_role(key) in _ROLES_OF_QUESTION}
             # If a key has two values, the earlier one counts: the later may be the next round's.
             self.rounds.append({**fields, **self.open_fields})
         self.answer = ""
         self.open_fields = {
             key: value
             for key, value in fields.items()
-            if self.find_role(key) not in _ROLES_OF_ENDED_ROUND
+            if find_role(key) not in _ROLES_OF_ENDED_ROUND
         }
 
 
@@ -278,4 +276,8 @@ def _read_fields(content: Any) -> dict[str, str]:
     body, _, _ = find_object(text_of(content))
     if not isinstance(body, dict):
         return {}
-    return {str(name): str(value) for name, value in body.items() if value is not None}
+    fields = {}
+    for name, value in body.items():
+        if value is not None:
+            fields[str(name)] = str(value)
+    return fields

@@ -34,6 +34,18 @@ def list_number_remarks(name: str, numbers: pd.Series) -> list[str]:
             f"{name!r} is 0 or less in {len(practice):,} rows, such as {_find_place(practice)}, as in practice trials: "
             "they count as ordinary trials; to leave them out, delete their rows."
         )
+    return remarks + _list_gap_remarks(name, numbers, steps)
+
+
+def _list_gap_remarks(name: str, numbers: pd.Series, steps: pd.Series) -> list[str]:
+    """Return a remark on numbers that are absent within sessions or before their first trial, if
+    there are any.
+
+    Args:
+        name: name of the column with the numbers.
+        numbers: the numbers, as in :func:`list_number_remarks`.
+        steps: difference from the session's previous number; NaN in its first trial.
+    """
     unit = steps.min()
     first = numbers[steps.isna()]
     usual_first = first.mode()[0]
@@ -42,15 +54,15 @@ def list_number_remarks(name: str, numbers: pd.Series) -> list[str]:
     previous = numbers - steps
     has_no_zero = (previous < 0) & (numbers > 0)  # as from practice trial -1 to trial 1
     after_gap = numbers[(steps > unit) & ~has_no_zero]
-    if len(after_gap) and (steps == unit).mean() >= _FEWEST_UNIT_STEPS:
-        participants = after_gap.index.unique(level=1)
-        remarks.append(
-            f"{name!r} leaves out numbers in {len(after_gap):,} places, in {len(participants)} participants, such as "
-            f"after {previous[after_gap.index[0]]:g}, before {_find_place(after_gap)}: the trials on both sides count "
-            "as successive. Add the rows of trials that were played; a row with empty cells is a missed trial, in "
-            "which nothing is learned."
-        )
-    return remarks
+    if after_gap.empty or (steps == unit).mean() < _FEWEST_UNIT_STEPS:
+        return []
+    number_before = previous[after_gap.index[0]]
+    n_participants = after_gap.index.unique(level=1).size
+    return [
+        f"{name!r} leaves out numbers in {len(after_gap):,} places, in {n_participants} participants, such as after "
+        f"{number_before:g}, before {_find_place(after_gap)}: the trials on both sides count as successive. Add the "
+        "rows of trials that were played; a row with empty cells is a missed trial, in which nothing is learned."
+    ]
 
 
 def _find_place(numbers: pd.Series) -> str:
