@@ -148,8 +148,8 @@ def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
 
 
 def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
-    """Look up a site that names a channel of the carried latents, or one labelled latent of a
-    channel.
+    """Look up a site of the form "latents@NAME", where NAME is a channel (named part of the
+    latents) or the label of one latent.
 
     The latents of a machine are the rows of a matrix, in which each channel has its own rows.
 

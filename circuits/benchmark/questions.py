@@ -84,18 +84,17 @@ def _measure_effects_of_cuts(material: Material) -> dict[tuple[str, str], float]
 
 
 def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score the ranking of edges, and the faithfulness of circuits of the best-ranked edges.
-
-    The sizes of these circuits, as shares of all edges, are those of the MIB benchmark.
+    """Score a method's ranking of the edges, and the circuits that consist of its best-ranked
+    edges. The sizes of these circuits, as shares of all edges, are those of the MIB benchmark.
 
     Args:
         subject: the machine; not used.
-        material: its truth and its runs.
-        answer: a method's answer.
+        material: the machine's runs, with the true kind of every edge.
+        answer: the method's answer.
 
     Returns:
-        The scores of :func:`~circuits.benchmark.question.ranking`, and the areas "cpr" and "1-cmd"
-        under the faithfulness curve.
+        The scores of :func:`~circuits.benchmark.question.ranking`, and two areas under the curve of
+        faithfulness over circuit size, "cpr" and "1-cmd".
     """
     truth = material.truth("edges")
     scores = ranking(truth, answer, "content", ("constant", "clean-up"))
@@ -162,16 +161,16 @@ def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score two rankings: nodes with an outgoing edge above nodes without one, and nodes with an
-    outgoing content edge above all other nodes.
+    """Score a method's ranking of the nodes in two ways: nodes that any component reads above nodes
+    that none reads, and nodes that write content above all others.
 
     Args:
         subject: the machine; not used.
-        material: its truth.
-        answer: a method's answer.
+        material: the machine's runs, with the true kind of every node.
+        answer: the method's answer.
 
     Returns:
-        Scores by name; those of the first ranking end in " used".
+        Name of a score -> its value; the names of the first way end in " used".
     """
     truth = material.truth("nodes")
     used = {node: "used" if kind else "" for node, kind in truth.items()}
@@ -253,8 +252,11 @@ def _list_sites(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _list_hook_points(model: Machine) -> list[str]:
-    """Return the sites of a model without layers, as texts: the state that it carries from round to
-    round (each channel, if there are several), then its other hook points.
+    """List the sites of a model without layers, as texts: first the state that it carries, or each
+    channel (named part of the state) if it has several; then its other hook points.
+
+    Args:
+        model: the model.
     """
     # A channel is a part of the state that the model carries; a single one needs no name.
     channels = [f"latent@{channel.name}" for channel in model.channels]
@@ -305,15 +307,16 @@ def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score subspaces: the mean squared cosine of the principal angles between the true and the
-    answered subspace.
+    """Score a method's subspaces by the mean squared cosine of the principal angles between the
+    true and the answered subspace.
 
-    If an answer has more directions than the true subspace, only its first ones count.
+    If an answer has more directions than the true subspace, only its first ones count. Missing
+    directions count as 0.
 
     Args:
-        subject: the machine.
-        material: its truth.
-        answer: a method's answer.
+        subject: the machine, which knows its places.
+        material: the values of the variables in sampled episodes.
+        answer: the method's answer.
 
     Returns:
         The mean over all (variable, site) pairs, as ``{"cosine2": mean}``.
@@ -341,9 +344,9 @@ def _draw_subspaces(
     the rank of the true one.
 
     Args:
-        subject: the machine.
-        material: its truth.
-        generator: draws the directions.
+        subject: the machine, which knows its places.
+        material: the values of the variables in sampled episodes.
+        generator: the random generator.
     """
     subspaces = {}
     for item, basis in _list_bases(subject, material).items():
@@ -369,14 +372,14 @@ def _list_existing(subject: KnownMachine, material: Material) -> Truth:
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
-    """Return the values that belong to an item of the question "exists" (which variables does the
-    model compute?), ``[episode, round, element]``.
+    """Return the values of a variable, for a method that must find out which variables the model
+    computes, ``[episode, round, element]``.
 
     Args:
-        material: has the values of the algorithm's variables on a batch of episodes.
-        item: the key of a variable; or the prefix "another episode's " and the key. With the
-            prefix, each episode gets the variable's values in the episode before it in the batch.
-            Such an item is false, since the model cannot know these values.
+        material: the values of the algorithm's variables on a batch of episodes.
+        item: the key of a variable; or "another episode's " and the key. In the second case, each
+            episode gets the values of the episode before it in the batch, which the model cannot
+            know.
     """
     values = np.asarray(material.variables[item.removeprefix(_ELSEWHERE)], dtype=np.float64)
     values = values.reshape(*values.shape[:2], -1)
@@ -384,12 +387,13 @@ def values_of(material: Material, item: str) -> NDArray[np.float64]:
 
 
 def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score the ranking of variables, and those that are declared to exist.
+    """Score which variables a method says exist: its ranking of true and false variables, and those
+    that it declares to exist.
 
     Args:
         subject: the machine; not used.
-        material: its truth.
-        answer: a method's answer.
+        material: the machine's runs, with the true kind of every variable.
+        answer: the method's answer.
 
     Returns:
         The scores of :func:`~circuits.benchmark.question.ranking`. If the method declares

@@ -624,13 +624,12 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
 
 
 def _share_plainly_apart(divergences: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
-    """Return the share of rounds in which two predictions differ plainly: by more than .1 nats.
-
-    The bootstrap resamples the i-th episodes of all sets together.
+    """Return the share of rounds in which two predictions differ by more than .1 nats, with its
+    interval. The bootstrap resamples the i-th episodes of all sets together.
 
     Args:
         divergences: divergences of the two predictions in nats, ``[episode, round]`` by set.
-        sets: the episodes by set.
+        sets: by name, (episodes to fit on, episodes to score on); only their participants are used.
         seed: seed of the bootstrap.
     """
     is_apart = np.concatenate([nats > _PLAIN_DIFFERENCE for nats in divergences.values()], 1)
@@ -712,14 +711,15 @@ def _score_families(
 def _score_constant_guess(
     to_fit: Sequence[Array], to_score: Mapping[str, Array], sets: _Sets, kind: Predicted
 ) -> FamilyScore:
-    """Score the guess that predicts the same in every round: equal probabilities, or for real
-    numbers the mean of all predictions.
+    """Score a guess that is the same in every round: equal probabilities for classes; for real
+    numbers the mean of the model's predictions and, if a variance is predicted, their total
+    variance.
 
     Args:
         to_fit: the model's predictions on the episodes to fit on, one array per set.
         to_score: its predictions on the episodes to score on, by set.
         sets: by name, (episodes to fit on, episodes to score on).
-        kind: kind of the predictions.
+        kind: what is predicted: "classes", "mean" or "normal" (mean and log variance).
     """
     # One row for each round of each episode. Its numbers are probabilities ("classes"), mean and
     # log variance ("normal"), or a mean alone.
@@ -731,7 +731,11 @@ def _score_constant_guess(
         guess[1] = np.log(variances.mean() + flat[:, 0].var())
 
     def measure(predictions: Array) -> Array:
-        """Return the divergence of the guess from the model's predictions, ``[episode]``."""
+        """Return the divergence of the guess from the model's predictions, ``[episode]``.
+
+        Args:
+            predictions: the model's predictions, ``[episode, round, outcome]``.
+        """
         return divergence(predictions, np.broadcast_to(guess, predictions.shape), kind)
 
     divergences = {}
@@ -752,11 +756,15 @@ def _score_constant_guess(
 
 
 def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
-    """Choose the family with the smallest divergence on the episodes it was fitted to, and decide by
-    the scores on other episodes whether it explains the model's predictions.
+    """Choose the family that is closest to the model, and decide whether it explains the model's
+    predictions.
 
-    A family that extends a simpler one is chosen only if it removes most of the simpler one's
-    divergence, or if it explains the predictions and the simpler one does not.
+    The closest family has the smallest divergence on the episodes that it was fitted to. Whether it
+    explains the predictions is decided on other episodes (:func:`_judge_fit`). A family that
+    extends a simpler one is chosen only if one of two conditions holds:
+
+    - it removes at least half of the simpler one's divergence;
+    - it explains the predictions, and the simpler one does not.
 
     Args:
         scores: scores of all families.
@@ -928,8 +936,8 @@ class _Agreement:
 
     Attributes:
         alike: average similarity: 1 - (divergence of the two models / mean of what each gains from
-            its memory).
-        apart: share of rounds in which they differ plainly, by more than .1 nats.
+            its memory, :func:`_measure_gain_from_memory`).
+        apart: share of rounds in which the two predictions differ by more than .1 nats.
         cells: similarity of their responses to changed inputs, the least similar first; empty if
             the task has no input that can be changed alone.
     """

@@ -290,8 +290,11 @@ def _group_labels(
 
 
 def _start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
-    """Return the state of Q-learning before the first round, with a Q-table of zeros, whatever table
-    the episodes began with.
+    """Return the state of Q-learning before the first round: all Q-values are 0, even if the
+    episodes begin with other ones.
+
+    Args:
+        episodes: the episodes, for their sizes.
     """
     zeros = np.zeros_like(episodes.q_tables[:, 0])  # [episode, state, action]
     return {"table": zeros, "visits": zeros}
@@ -394,7 +397,12 @@ class _Wiring:
 
 
 def _make_exact_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make all heads of the circuit, layer by layer, with hard and linear attention."""
+    """Make all attention heads of the circuit, layer by layer. Attention is hard or linear, except
+    for a softmax policy or maximum.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
+    """
     heads = _make_routing_heads(wiring)
     heads += _make_evaluating_heads(wiring)
     heads += _make_selecting_heads(wiring)
@@ -406,7 +414,11 @@ def _make_exact_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _make_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
-    """Make all MLP neurons of the circuit, layer by layer; the variant "lin" has none."""
+    """Make all MLP neurons of the circuit, layer by layer. The variant "lin" has none.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
+    """
     neurons: list[wire.Neuron] = []
     if wiring.variant != "lin":
         neurons += _make_evaluating_neurons(wiring)
@@ -683,11 +695,15 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     """Make the neurons of layer 2 that look up Q(s, a), one or two for each state s and each phase
     (current or next).
 
-    The residual stream of a token of action a, which stands beside a state s, has these coordinates:
-    ``buf1[z] = Q(z, a)`` for every state z, ``id[s] = 1``, and ``id[phase] = 1``. A neuron
-    computes ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``, where M bounds ``|Q|``. This is Q(s,
-    a) at tokens of that state and phase, and 0 elsewhere. Negative Q-values need the second neuron,
-    with the minus sign. Q(s, a) is written to ``buf2[Qnext]``, and -Q(s, a) to ``buf2[Qcurr]``.
+    The residual stream of a token of action a, which stands beside a state s, has these
+    coordinates: ``buf1[z] = Q(z, a)`` for every state z, ``id[s] = 1``, and ``id[phase] = 1``. A
+    neuron computes ``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``, where M bounds ``|Q|``. This
+    is Q(s, a) at tokens of that state and phase, and 0 elsewhere. Negative Q-values need the second
+    neuron, with the minus sign. Q(s, a) is written to ``buf2[Qnext]``, and -Q(s, a) to
+    ``buf2[Qcurr]``.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
     """
     ids, buf1, buf2 = wiring.ids, wiring.buf1, wiring.buf2
     M = wiring.bound
@@ -721,6 +737,9 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     - Select: in ``buf1`` the state s_t; in ``buf2[Select]`` max Q(s', a), or in "lin" in ``buf3``
       Q(s, a*) for every state s, where a* has the largest Q(s', a).
     - the action a_t ("mlp" only): in ``id`` the state s_t, in ``buf2[Qcurr]`` -Q(s_t, a_t).
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
     """
     states, move, alpha = wiring.states, wiring.move, wiring.alpha
     update, buf1, buf2 = wiring.ids["Update"], wiring.buf1, wiring.buf2
@@ -766,8 +785,11 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
 
 
 def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
-    """Make the heads of layer 4 in "softmlp": they copy Q(s_t, a_t), the reward, max Q(s', a) and
-    s_t to the block buf2 of the token Update, for the neurons of the last MLP.
+    """Make the heads of layer 4 in "softmlp". They copy Q(s_t, a_t), the reward, max Q(s', a) and
+    s_t to the block buf2 of the token Update, where the neurons of layer 4 read them.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
     """
     ids, sink, move = wiring.ids, wiring.sink, wiring.move
     update, to_taken = ids["Update"], wiring.to_taken_action
@@ -793,8 +815,12 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     erase coordinates that are no longer needed.
 
     For each state s two neurons add ``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)`` to Q(s,
-    a_t), which ``buf1[s]`` holds. The coordinate ``buf2[s]`` is 1 if s is s_t and 0 otherwise, and D
-    bounds ``|d|``. For s_t the sum is ``relu(d) - relu(-d) = d``; for other states both terms are 0.
+    a_t), which ``buf1[s]`` holds. The coordinate ``buf2[s]`` is 1 if s is s_t and 0 otherwise, and
+    D bounds ``|d|``. For s_t the sum is ``relu(d) - relu(-d) = d``; for other states both terms are
+    0.
+
+    Args:
+        wiring: the basis, the names of tokens and the options of the circuit.
     """
     buf1, buf2 = wiring.buf1, wiring.buf2
     # r - Q(s_t, a_t) + gamma max Q(s', a): the coordinate Qcurr holds -Q(s_t, a_t), and Select the

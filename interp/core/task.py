@@ -280,7 +280,11 @@ def length_of(array: str, axis: int, doc: str) -> property:
     """
 
     def length(episodes: Any) -> int:
-        """Return the length of the axis in these episodes."""
+        """Return the length of the axis.
+
+        Args:
+            episodes: the episodes that have the array.
+        """
         return int(getattr(episodes, array).shape[axis])
 
     return property(length, doc=doc)
@@ -381,13 +385,13 @@ class BaseEpisodes:
 
     @classmethod
     def _of_fields(cls, **values: Any) -> Self:
-        """Make episodes from fields by name.
+        """Make episodes from their fields.
+
+        Args:
+            values: the fields by name.
 
         Raises:
             InputError: an unknown field, or no value for a field without a default.
-
-        Args:
-            values: values of the fields by name.
         """
         names = [data_field.name for data_field in fields(cls)]
         for name in values:
@@ -671,7 +675,13 @@ def corrupt_one_round(
     """
 
     def build(episodes: Any, round: int) -> tuple[Any, Any]:
-        """Return (clean, corrupted): the episodes, and a copy with the array changed in a round."""
+        """Return the pair (clean, corrupted): the episodes unchanged, and a copy with the array
+        changed in one round.
+
+        Args:
+            episodes: the episodes.
+            round: index of the round; a negative one counts from the end.
+        """
         t = corrupted_round(episodes, round)  # not negative
         changed = get_array(episodes, array).copy()
         changed[:, t] = edit(episodes, t)
@@ -1129,8 +1139,11 @@ class Task:
         return index_by_key(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
-        """Make the algorithm called ``key`` with ``parameters``, such as ``gain=0.5``; refuse an
-        unknown key.
+        """Make one of the task's algorithms.
+
+        Args:
+            key: key of the algorithm; an unknown one is refused.
+            parameters: its parameters by name, such as ``gain=0.5``; defaults where left out.
         """
         records = self.algorithm_records()
         require_known(f"algorithm of {self.key!r}", key, records, limit=20)

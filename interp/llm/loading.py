@@ -165,8 +165,8 @@ def _remove_duplicates(
 
     Args:
         runs: all runs.
-        duplicates: "refuse" raises InputError. "first" returns the first complete run, with the
-            predictions of the others in its field ``again``.
+        duplicates: "refuse" raises InputError. "first" returns the first complete run, or the first
+            one if none is complete, with the predictions of the others in its field ``again``.
         rows: the table of files: one dictionary per file, with "status" and "why". For each run
             that is not returned, the status is set to "set aside" in place, and the reason to
             "why".
@@ -220,8 +220,11 @@ def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:
 
 
 def _describe_other(path: Path) -> str:
-    """Return "" if a file is a trace of this package, and otherwise a phrase that says what it is
-    instead, such as "gzipped; unpack it". Only its first bytes are read.
+    """Return what a file is if it is no trace of this package, as a phrase such as "gzipped; unpack
+    it"; "" for a trace. Only its first bytes are read.
+
+    Args:
+        path: the file.
     """
     if not path.is_file():
         return "no regular file, and is not opened"
@@ -239,8 +242,11 @@ def _describe_other(path: Path) -> str:
 
 
 def from_trace(path: Path) -> LLMRun:
-    """Read one trace (a recorded episode) as a run, by feeding the recorded replies to the state
-    machine of the episode again.
+    """Read a trace (the record of one episode) as a run. The recorded replies are passed once more
+    to the program that led the episode, which computes predictions and notes again.
+
+    Args:
+        path: the file.
 
     Raises:
         InputError: if the file is no trace, or a record does not follow from the records before it.

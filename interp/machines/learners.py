@@ -145,13 +145,13 @@ def learner(
 def _make_cell(
     encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int, layers: Any
 ) -> AdaptedMachine:
-    """Make a learner whose core is a GRU or an LSTM.
+    """Make an untrained machine with a GRU or an LSTM as its core.
 
     Args:
-        encoder: encodes a round as numbers.
+        encoder: encodes a round as a vector.
         width: width of the core's input and state.
         n_layers: number of layers of the core.
-        n_rounds: not used; every kind's builder has this parameter.
+        n_rounds: ignored; all functions in :data:`KINDS` have this parameter.
         layers: class of the core, ``nn.GRU`` or ``nn.LSTM``.
     """
     module = _Learner(encoder, layers(width, width, num_layers=n_layers), width)
@@ -217,14 +217,15 @@ def _embed_two_parts(module: Any, encoder: RoundEncoder, fed: EncodedRounds) -> 
 
 
 def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
-    """Make a learner with a Mamba of ``transformers`` as its core. It reads each round as two
-    inputs: the part before the prediction, then the whole round, including the outcome.
+    """Make an untrained machine with a Mamba of ``transformers`` as its core. The core reads a
+    round as two inputs: the part before the prediction, then the whole round, including the
+    outcome.
 
     Args:
-        encoder: encodes a round as numbers.
+        encoder: encodes a round as a vector.
         width: width of the core's inputs and outputs.
         n_layers: number of layers of the core.
-        n_rounds: not used; every kind's builder has this parameter.
+        n_rounds: ignored; all functions in :data:`KINDS` have this parameter.
     """
     from transformers import MambaConfig, MambaModel
 
@@ -253,12 +254,15 @@ def _make_mamba(encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int)
 def _make_thoughts(
     encoder: RoundEncoder, width: int, n_layers: int, n_rounds: int
 ) -> AdaptedMachine:
-    """Make a learner with a GPT-2 of ``transformers`` as its core. It reads each round as three
-    inputs: the thought (the last hidden state of the round before), the part of the round before
-    the prediction, and the whole round, including the outcome.
+    """Make an untrained machine with a GPT-2 of ``transformers`` as its core. The core reads a
+    round as three inputs:
+
+    - the thought, which is its last hidden state in the round before;
+    - the part of the round before the prediction;
+    - the whole round, including the outcome.
 
     Args:
-        encoder: encodes a round as numbers.
+        encoder: encodes a round as a vector.
         width: width of the core's inputs and outputs.
         n_layers: number of layers of the core.
         n_rounds: maximum number of rounds, for which the key-value cache has room.
@@ -307,11 +311,12 @@ def _make_thoughts(
 
 
 def _make_input_and_output(encoder: RoundEncoder) -> dict[str, Any]:
-    """Return keyword arguments for :func:`cell` or :func:`loop`: the functions ``encode`` (input of
-    the core) and ``read`` (prediction).
+    """Make the two functions that connect a core with its task, as keyword arguments for
+    :func:`cell` or :func:`loop`: ``encode`` returns the core's input in a round, and ``read`` the
+    prediction.
 
     Args:
-        encoder: encodes a round as numbers.
+        encoder: encodes a round as a vector.
     """
 
     def encode(module: Any, fed: EncodedRounds) -> Tensor:

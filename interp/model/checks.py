@@ -298,7 +298,11 @@ def _check_truth(case: _Case) -> Iterator[str]:
     fed = case.rounds.rows(range(case.n_rounds))
 
     def predict(rounds: EncodedRounds) -> Tensor:
-        """Return the model's predictions for a batch of rounds, ``[row, number]``."""
+        """Return the model's predictions, flattened, ``[row, number]``.
+
+        Args:
+            rounds: a batch of rounds; row ``e * n_rounds + t`` is round t of episode e.
+        """
         prediction = case.machine.step(latents.clone(), rounds.map_tensors(torch.clone)).prediction
         return prediction.reshape(len(latents), -1)
 
@@ -339,13 +343,14 @@ def _describe_place(place: int | str, layout: RoundLayout, position: int) -> str
 
 
 def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> EncodedRounds:
-    """Return a batch of rounds in which the tokens at one position, or another input tensor, come
-    from other rows.
+    """Return a batch of rounds with an input at one place exchanged between rows: row i gets that
+    of row i - ``shift``.
 
     Args:
         fed: the rounds.
-        place: the position, or the name of the tensor.
-        shift: number of rows to shift by.
+        place: index of the position whose tokens are exchanged, or the name of another input
+            tensor.
+        shift: number of rows.
     """
     if isinstance(place, str):
         shifted: Any = {place: fed.tensors()[place].roll(shift, 0)}
@@ -473,7 +478,12 @@ def _check_point(case: _Case, component: Component, name: str, unhooked: Stepped
     shapes: list[tuple[int, ...] | None] = []  # one entry a firing; None for what is no tensor
 
     def record_shape(activation: Any, hook: Any) -> None:
-        """Note the shape of the activation each time that the point fires, and change nothing."""
+        """Note the shape of an activation, and change nothing; this function is a hook.
+
+        Args:
+            activation: the activation.
+            hook: not used.
+        """
         shapes.append(tuple(activation.shape) if isinstance(activation, Tensor) else None)
 
     hooked = case.step_with_hook(name, record_shape)

@@ -89,8 +89,8 @@ def rollout(
             The function takes ``(activation, hook)``, as in TransformerLens.
         propagate: True to let the effect of hooks carry over to later rounds. False to let every
             round read the state that it reads without hooks.
-        clean: a rollout of the same episodes without hooks, if there is one. The rounds before the
-            first hooked round are then copied from it, to save time.
+        clean: a rollout of the same episodes without hooks, if there is one. With hooks, rounds that
+            they cannot affect are then copied from it, to save time.
 
     Returns:
         The rollout: predictions and cached activations, ``[episode, round, ...]`` each, and carried

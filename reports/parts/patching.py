@@ -161,8 +161,8 @@ def _describe(result: PatchingResult) -> str:
 
 
 def _list_cells(what: str, result: PatchingResult) -> Table:
-    """Return a table of the patched sites that restore (or reverse) at least 1 % of what the
-    corruption changes in the metric.
+    """Make a table of the patched sites that restore (or reverse) at least 1 % of the change that
+    the corruption makes in the metric.
 
     Args:
         what: what was corrupted, in words.

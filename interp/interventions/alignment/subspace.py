@@ -698,8 +698,8 @@ class Fit:
 
     Attributes:
         basis: orthonormal basis of the subspace, one column per dimension, ``[width, rank]``.
-        loss: mean loss of this subspace over the pairs of rounds on which training is stopped. It
-            compares the model's prediction after an interchange in the subspace with the
+        loss: mean loss of this subspace over the pairs of rounds that decide when training stops.
+            It compares the model's prediction after an interchange in the subspace with the
             algorithm's prediction after the same interchange of its variable. It is the
             cross-entropy if the model outputs logits, and the squared distance if it outputs
             probabilities.

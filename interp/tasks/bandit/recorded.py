@@ -476,8 +476,8 @@ _OFFER_WORDS = frozenset(
 
 
 def _remark_totals(table: TrialTable, rewards: _Array) -> None:
-    """Add a remark for the user to the table if rewards rise from trial to trial and never fall, as
-    running totals do.
+    """Add a remark for the user to the table if rewards rise at least 10 times from one trial to
+    the next and never fall, as running totals do.
 
     Args:
         table: the table.

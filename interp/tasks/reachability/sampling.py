@@ -157,11 +157,12 @@ def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _D
 
 
 def _grow_graphs(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
-    """Sample acyclic graphs ``[graph, edge, 2]`` that grow from the roots 0 and 1.
+    """Sample acyclic graphs that grow from the roots 0 and 1, ``[graph, edge, 2]``.
 
     Later nodes get 1 to 3 earlier nodes as parents. A node either descends from root 0, with few
     parents among the descendants of root 1, or from root 1 only. A graph uses at least half of the
-    nodes, and as many edges as fit; the rest of its list repeats edges.
+    nodes, if ``n_edges`` suffices for that, and as many different edges as fit. The rest of its
+    list repeats edges.
 
     Args:
         rng: the random generator.
@@ -253,8 +254,11 @@ def _repeat_edges(positions: NDArray[np.float64], n_different: NDArray[Any]) -> 
 
 
 def _find_separate_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Mark the pairs of nodes (target, negative) of which only the target can be reached from the
-    root, and neither is a root.
+    """Mark the pairs of nodes (target, negative) that differ in one point: the target can be
+    reached from the root, the negative cannot.
+
+    The target is not the root. The negative has a parent, so that it is neither a root nor an
+    unused node.
 
     Args:
         matrix: adjacency matrices, ``[graph, from, to]``.
@@ -404,8 +408,8 @@ def sample(
         n_episodes: number of episodes.
         n_rounds: number of rounds of each episode. A search can tell from round d on (counted from
             0) that a target d steps from the root is the correct candidate.
-        n_nodes: number of node names. Graphs of regimes with ``depths`` have at least half as many
-            nodes.
+        n_nodes: number of node names. Graphs of regimes with ``depths`` use at least half of them,
+            if ``n_edges`` suffices for that.
         n_edges: length of the list of edges; shorter lists are padded by repeating edges.
         regime: a key of :data:`REGIMES`.
         seed: seed of all random draws.
