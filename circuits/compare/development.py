@@ -103,11 +103,16 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
 
 
 def score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
-    """Return a table of how far the model's predictions are from those of each algorithm of the
-    task.
+    """Measure how far a model's predictions are from those of each algorithm of its task.
 
-    The columns are "algorithm" (its key), "nats" (divergence in nats per round) and "without_state"
-    (the same for the model with its latents reset in every round).
+    Args:
+        model: the model.
+        episodes: the episodes to predict.
+
+    Returns:
+        A table with one row per algorithm. The columns are "algorithm" (its key), "nats"
+        (divergence in nats per round) and "without_state" (the same if the model reads its initial
+        latents in every round).
     """
     task = tasks.of(model)
     # `cut` puts the initial latents before every round.

@@ -363,7 +363,12 @@ def pool_runs(subject: Participant) -> Rollout:
 
 
 def pool_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
-    """Return the values of the algorithm's variables on the known and then the test episodes.
+    """Compute the values of an algorithm's variables on two batches of episodes, one after the
+    other.
+
+    Args:
+        algorithm: the algorithm.
+        samples: the batches ``known`` and ``test``, in this order.
 
     Returns:
         Key of a variable -> its values ``[episode, round, ...]``.
@@ -539,10 +544,12 @@ def remove_irrelevant_constants(algorithm: Algorithm, episodes: Any) -> Algorith
 
 
 def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
-    """Return a copy of the algorithm in which the state variables ``keys`` are centred: the mean
-    over their elements is subtracted in every round.
+    """Return a copy of an algorithm in which some state variables are centred: the mean over their
+    elements is subtracted in every round.
 
-    Keys that the algorithm does not have are ignored.
+    Args:
+        algorithm: the algorithm.
+        keys: keys of the state variables; those that the algorithm does not have are ignored.
     """
     centred = [key for key in keys if key in algorithm.state]
     if not centred:

@@ -214,9 +214,15 @@ def measure_responses(
 
 @cached_in_session
 def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
-    """Return the :func:`measure_responses` of a machine, ``[edit, round, outcome]``. To save time, a run
-    with an edit starts at the edited round, from the state of the run without edits, and all edits
-    run together.
+    """Measure how a machine's predictions change with each edit of an input, ``[edit, round,
+    outcome]``, as for :func:`measure_responses`.
+
+    To save time, a run with an edit starts at the edited round, from the state of the run without
+    edits, and all edits run together.
+
+    Args:
+        edits: the edits and their episodes.
+        model: the machine.
     """
     base = rollout(model.eval(), edits.episodes)
     layout = base.layout
@@ -569,12 +575,17 @@ def _compute_response_part(compared: Compared) -> ResponsePart:
 
 
 def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
-    """Let model and algorithm predict each round from the state that the next round reads, and
-    correlate the two changes of predictions that result.
+    """Let a model and an algorithm predict each round again, but from the state that the next round
+    reads. Correlate the changes of their predictions.
+
+    Args:
+        subject: the model.
+        algorithm: the algorithm.
 
     Returns:
-        The absolute correlation in the worst of up to three groups of neighbouring rounds; NaN if no
-        scored round has a next round.
+        The absolute correlation in the worst of up to three groups of neighbouring rounds. NaN if
+        no scored round has a next round, or if the algorithm's prediction changes in too few
+        episodes.
     """
     run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
     # From the first round that has a prediction to the last one that has a next round.

@@ -240,8 +240,12 @@ def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[
 def _exclude_overlapping(
     pool: Sequence[Site], known: Sequence[Site], layout: RoundLayout
 ) -> list[Site]:
-    """Return the sites of ``pool`` that have no activation in common with any site of ``known``, in
-    rounds with this token layout.
+    """Return those of some sites that have no activation in common with any of some other sites.
+
+    Args:
+        pool: the sites to select from.
+        known: the other sites.
+        layout: the token layout of the rounds.
     """
     return [
         site for site in pool if not any(_overlap(site, known_site, layout) for known_site in known)
@@ -281,7 +285,12 @@ def _can_affect(start: _Time, start_span: _Span, end: _Time, end_span: _Span) ->
 
 
 def _overlap(first: Site, second: Site, layout: RoundLayout) -> bool:
-    """Return whether two sites have some activation in common, in rounds with this token layout."""
+    """Return True if two sites have an activation in common.
+
+    Args:
+        first, second: the sites.
+        layout: the token layout of the rounds.
+    """
     if first.hook != second.hook:
         return False
     by_axis = zip(first.index(layout), second.index(layout), strict=True)
@@ -751,8 +760,14 @@ class _CauseSwap:
 
 
 def _find_hook_times(model: Machine, run: Rollout) -> dict[str, int] | None:
-    """Return ``{name of a hook point: its place in the order in which a round computes them}``,
-    observed in one round of a rollout; None for a transformer.
+    """Find the order in which a round computes the hook points of a model, by running one round.
+
+    Args:
+        model: the model.
+        run: a rollout of the model.
+
+    Returns:
+        Name of a hook point -> its place in the order; None for a transformer.
     """
     stream = model.points.get("resid_post")
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:  # a transformer

@@ -274,8 +274,12 @@ def warn_about_mismatch(pair: Pair) -> None:
 
 
 def _list_inputs(run: Rollout, n: int) -> Float[Tensor, "episode round number"]:
-    """Return the inputs of the first ``n`` episodes of a run as floats, ``[episode, round,
-    number]``. The tokens of a round come before its values.
+    """Return the inputs of the first episodes of a run as numbers, ``[episode, round, number]``: in
+    each round first the tokens, then the values that they carry.
+
+    Args:
+        run: the run.
+        n: number of episodes.
     """
     return torch.cat([run.tokens[:n].double(), run.values[:n]], -1)
 
@@ -356,32 +360,48 @@ class Metric:
 
 
 def _get_last_prediction(readout: Readout, pair: Pair) -> Tensor:
-    """Return the prediction of ``readout`` in round ``pair.read_round``, ``[*cell, episode, ...]``;
-    ``*cell`` are the leading axes of ``readout``.
+    """Return the model's raw prediction in the round that is read, ``[*cell, episode, ...]``.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run; only its layout is used.
     """
     round_axis = -1 - pair.layout.prediction_axes  # before the axes of the prediction itself
     return readout.predictions.select(round_axis, -1)
 
 
 def _compute_probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*cell episode outcome"]:
-    """Return the distribution over outcomes that ``readout`` predicts in round ``pair.read_round``,
-    ``[*cell, episode, outcome]``; ``*cell`` are the leading axes of ``readout``.
+    """Compute the predicted distribution over outcomes in the round that is read, ``[*cell,
+    episode, outcome]``.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run; only its layout is used.
     """
     return pair.layout.distribution(_get_last_prediction(readout, pair))
 
 
 def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*cell episode outcome"]:
-    """Return the log-probabilities of outcomes that ``readout`` predicts in round
-    ``pair.read_round``, clipped at log 1e-6, ``[*cell, episode, outcome]``; ``*cell`` are the
-    leading axes of ``readout``.
+    """Compute the predicted log-probabilities of outcomes in the round that is read, at least log
+    1e-6, ``[*cell, episode, outcome]``.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run; only its layout is used.
     """
     return _compute_probabilities(readout, pair).clamp_min(CLIP).log()
 
 
 def _find_largest_changes(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Return two indices of outcomes for each episode of a pair, ``[episode]``: the outcome with
-    the largest rise of its log-probability from the corrupted to the clean run, and the outcome
-    with the largest fall.
+    """Find the two outcomes of each episode whose log-probabilities differ most between the runs of
+    a pair.
+
+    Args:
+        pair: the clean and the corrupted run.
+
+    Returns:
+        Two indices of outcomes, ``[episode]`` each: the outcome with the largest rise from the
+        corrupted to the clean run, and the one with the largest fall.
     """
     change = _compute_logs(pair.clean_readout, pair) - _compute_logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
@@ -399,12 +419,14 @@ def _select_outcome(values: Float[Tensor, "*batch outcome"], outcome: Tensor) ->
 
 
 def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
-    """Return the difference, in ``readout``, between the log-probabilities of two outcomes of each
-    episode, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
+    """Compute the log-probability of one outcome minus that of another, ``[*cell, episode]``.
 
     The first outcome has the largest rise of its log-probability from the corrupted to the clean
-    run of ``pair``; the second has the largest fall, and is subtracted. If both are the same
-    outcome, the difference is 0.
+    run, the second the largest fall. If both are the same outcome, the difference is 0.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run.
     """
     risen, fallen = _find_largest_changes(pair)
     logs = _compute_logs(readout, pair)
@@ -413,37 +435,50 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
-    """Return the probability, in ``readout``, of one outcome: the outcome with the largest rise of
-    its log-probability from the corrupted to the clean run of ``pair``. The result is ``[*cell,
-    episode]``; ``*cell`` are the leading axes of ``readout``.
+    """Return the predicted probability of one outcome, ``[*cell, episode]``: that with the largest
+    rise of its log-probability from the corrupted to the clean run.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run.
     """
     risen, _ = _find_largest_changes(pair)
     return _select_outcome(_compute_probabilities(readout, pair), risen)
 
 
 def _sum_losses(readout: Readout, pair: Pair) -> Tensor:
-    """Return the loss of ``readout``, summed over the rounds ``pair.round`` to ``pair.read_round``,
-    ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``. The labels are those of the
-    clean episodes.
+    """Compute the loss with respect to the labels of the clean episodes, summed from the changed
+    round to the round that is read, ``[*cell, episode]``.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run.
     """
     return pair.losses(readout.predictions).sum(-1)
 
 
 def _get_predicted_number(readout: Readout, pair: Pair) -> Float[Tensor, "*cell episode"]:
-    """Return the real number that ``readout`` predicts in round ``pair.read_round``, the mean of
-    the predicted distribution, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
+    """Return the predicted real number (the mean of the predicted distribution) in the round that
+    is read, ``[*cell, episode]``.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run; only its layout is used.
     """
     return pair.layout.choose(_get_last_prediction(readout, pair))
 
 
 def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
-    """Return how far the state of ``readout`` lies along the line from the corrupted to the clean
-    state of ``pair``, in units of the state, ``[*cell, episode]``; ``*cell`` are the leading axes
-    of ``readout``.
+    """Measure how far a state lies along the line from the corrupted to the clean run's state,
+    ``[*cell, episode]``.
 
     It is ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state.
-    So it is 0 for the corrupted run, and the distance between the two states for the clean run. For
-    a learned model, the latents are the state.
+    So it is 0 for the corrupted run, and the distance between the two states for the clean run. The
+    state is the decoded one of a handwired model; for other models it is the latents.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run.
     """
 
     def read_state(latents: Tensor) -> Tensor:
@@ -463,8 +498,12 @@ def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _compare_choices(readout: Readout, pair: Pair) -> Tensor:
-    """Return 1 where ``readout`` and the clean run of ``pair`` have the same most probable outcome,
-    otherwise 0, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
+    """Return 1 where the most probable outcome is that of the clean run, and 0 elsewhere, ``[*cell,
+    episode]``.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run.
     """
     choice = _compute_probabilities(readout, pair).argmax(-1)
     clean = _compute_probabilities(pair.clean_readout, pair).argmax(-1)
@@ -472,12 +511,15 @@ def _compare_choices(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    """Return how far the number that ``readout`` predicts lies from the corrupted run's in the
-    direction of the clean run's, ``[*cell, episode]``; ``*cell`` are the leading axes of
-    ``readout``.
+    """Measure how far the predicted number has moved from the corrupted run's in the direction of
+    the clean run's, ``[*cell, episode]``.
 
     If the corrupted run predicts 1 and the clean run 3, a prediction of 2.5 gives 1.5, and 0 gives
     -1.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run.
     """
     corrupted = _get_predicted_number(pair.corrupted_readout, pair)
     clean = _get_predicted_number(pair.clean_readout, pair)
@@ -485,8 +527,12 @@ def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
-    """Return the squared difference between the real numbers that ``readout`` and the clean run of
-    ``pair`` predict, ``[*cell, episode]``; ``*cell`` are the leading axes of ``readout``.
+    """Compute the squared difference between the predicted number and that of the clean run,
+    ``[*cell, episode]``.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run.
     """
     clean = _get_predicted_number(pair.clean_readout, pair)
     return (_get_predicted_number(readout, pair) - clean).square()

@@ -48,8 +48,12 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "") -> Algorithm:
     with_queue = _carry_clock_and_inputs(algorithm, queue="waiting", length=lag)
 
     def learn_late(state: str, v: Values) -> _Array:
-        """Return the next value of a state variable: the original update, computed from the inputs
-        of ``lag`` rounds ago. In the first ``lag`` rounds, return the value unchanged.
+        """Return the next value of a state variable: its original update, computed from the inputs
+        of ``lag`` rounds ago. In the first ``lag`` rounds, the value does not change.
+
+        Args:
+            state: key of the state variable.
+            v: values of the round's variables, by key.
         """
         due = {}  # the inputs of `lag` rounds ago
         for input_key in _list_inputs_read(algorithm):
@@ -120,7 +124,14 @@ def learn_in_some_rounds(
     """
 
     def learn(state: str, update: Equation, v: Values) -> _Array:
-        """Return the next value of a state variable: its value plus a fraction of the update."""
+        """Return the next value of a state variable: its value plus a fraction of the original
+        update.
+
+        Args:
+            state: key of the state variable.
+            update: the original equation of its next value.
+            v: values of the round's variables, by key.
+        """
         return _apply_fraction(v[state], update(v), get_fraction(v[_CLOCK]))
 
     updates = {}
@@ -220,8 +231,12 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
     input_keys = _list_inputs_read(algorithm)
 
     def relearn(state: str, v: Values) -> _Array:
-        """Return the value of a state variable that is learned from the window's rounds alone, the
-        oldest first. Of the oldest round, only the fraction ``share_of_oldest`` may count.
+        """Compute the value of a state variable from the rounds of the window alone, the oldest
+        first. Of the oldest round, only the fraction ``share_of_oldest`` may count.
+
+        Args:
+            state: key of the state variable.
+            v: values of the round's variables, by key, with the inputs of the window's rounds.
         """
         # The state before the first round: a zero without axes, which is broadcast to the inputs'.
         # It is an integer, so that states that count stay integers.
@@ -435,8 +450,13 @@ def _append_newest(v: Values, queue_key: str, key: str) -> _Array:
 
 
 def _push_newest(v: Values, queue_key: str, key: str) -> _Array:
-    """Return the queue ``queue_key``, ``[..., length]``, without its oldest entry and with the
-    current value of the input ``key`` as its last entry.
+    """Return a queue of inputs after the round, ``[..., length]``: without its oldest entry, and
+    with the round's input as its last entry.
+
+    Args:
+        v: values of the round's variables, by key.
+        queue_key: key of the queue.
+        key: key of the input.
     """
     return _append_newest(v, queue_key, key)[..., 1:]
 

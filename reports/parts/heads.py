@@ -41,8 +41,12 @@ def attention(paper: str = "") -> Part:
     """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
-        """Return the blocks of the section: its text, and the view with a caption that names the
-        strongest attention and, if the task names one, the figure of the paper.
+        """Return the blocks of the page on attention: a text, and the attention patterns. Their
+        caption names the strongest attention and, if the task names one, the figure of the paper.
+
+        Args:
+            view: the attention patterns of some rounds of some episodes.
+            context: the model and the episodes of the report.
         """
         weight, layer, head, query, key = _find_strongest(view)
         caption = _TEXTS["attended"].format(
@@ -119,7 +123,12 @@ def _find_strongest(view: AttentionView) -> tuple[float, int, int, int, int]:
 
 
 def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
-    """Draw which head of a handwired circuit reads which, as the figure at the top of the page."""
+    """Draw which head of a handwired circuit reads which, for the top of the page.
+
+    Args:
+        circuit: the circuit.
+        context: not used.
+    """
     if not circuit.edges:
         return []
     caption = "An arrow means that one head reads what another head wrote."
@@ -127,8 +136,12 @@ def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
 
 
 def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
-    """Return the blocks on a circuit. They are a table of its heads, a picture and a table of which
-    head reads which, and a table of the sites of each variable of the algorithm.
+    """Return the blocks of the page on a circuit: a table of its heads, a picture and a table of
+    which head reads which, and a table of the sites of each variable of the algorithm.
+
+    Args:
+        circuit: the circuit.
+        context: not used.
     """
     caption = (
         "The wiring: an arrow means that one head reads what another head wrote. Its "

@@ -89,11 +89,16 @@ def _describe_lack(context: Context) -> str:
 
 
 def _measure_interchange(computed: _Tables, context: Context) -> list[Measure]:
-    """Return the measures for the page's overview. Each is about one outcome (the prediction, or
-    the state that the model writes) and one verdict.
+    """Make the measures for the page's overview from the results of the interchange interventions.
 
-    Variables with the same outcome and verdict are merged into one measure; its number is that of
-    the variable with the smallest effect.
+    Variables are grouped by outcome ("prediction", or the "state" that the model writes) and
+    verdict. Each group becomes one measure, with the number of the variable with the smallest
+    effect.
+
+    Args:
+        computed: the tables that the part computed: effects at all sites, and learned subspaces or
+            None.
+        context: the model and the episodes of the report; not used.
     """
     carried, _ = computed
     is_control = carried["control"].astype(bool)
@@ -174,8 +179,13 @@ def _read_score(row: Any) -> Interval:
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
-    """Return the blocks of the section: the size of the effect at every site, a table of
-    accuracies, and what learned subspaces carry, if any were learned.
+    """Return the blocks of the page on interchange interventions: the size of the effect at every
+    site, a table of accuracies, and what learned subspaces carry, if any were learned.
+
+    Args:
+        computed: the tables that the part computed: effects at all sites, and learned subspaces or
+            None.
+        context: the model and the episodes of the report.
     """
     carried, aligned = computed
     is_control = carried["control"].astype(bool)
@@ -357,8 +367,12 @@ def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
-    """Return the blocks of the section: how predictions of model and algorithm change with the
-    dose, beside the effect of random directions.
+    """Return the blocks of the page on steering: how the predictions of model and algorithm change
+    with the dose, beside the effect of random directions.
+
+    Args:
+        frame: the table that the part computed, with one row per dose.
+        context: the model and the episodes of the report.
     """
     make_steering = context.task.analysis.steering
     assert make_steering is not None  # or the part does not apply

@@ -53,8 +53,12 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
 
 
 def _draw(computed: None, context: Context) -> list[object]:
-    """Return the blocks of the section: the measures of all parts, the limits of the evidence, and
+    """Return the blocks of the overview: the measures of all parts, the limits of the evidence, and
     facts about model and episodes.
+
+    Args:
+        computed: None, since this part computes nothing.
+        context: the model, the episodes and the results of all parts.
     """
     facts = {**_describe(context.model), "Episodes": describe_episodes(context)}
     if context.quick:
@@ -158,6 +162,10 @@ _REPRODUCE = "How to reproduce"
 def _draw_commands(computed: None, context: Context) -> Section:
     """Make the section with the command and the Python code that reproduce the numbers. There is no
     command if the model was passed as an object.
+
+    Args:
+        computed: None, since this part computes nothing.
+        context: the model and the settings of the report.
     """
     shell = _write_command(context) if context.source else ""
     return commands(shell, _write_python(context))

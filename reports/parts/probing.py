@@ -79,8 +79,13 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         )
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
-        """Return the blocks of the section: a text, with the variables that are constant over these
-        episodes, and the scores. A probe cannot be fitted to a constant.
+        """Return the blocks of the page on probes: a text and the scores. The text names variables
+        that were left out because they are constant over these episodes, so that no probe can be
+        fitted.
+
+        Args:
+            results: the results of the probes, one per variable.
+            context: the model and the episodes of the report.
         """
         text = _TEXTS["text"]
         if results and results[0].site != "latents":
@@ -102,8 +107,12 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         ]
 
     def summarise(results: list[ProbeResult], context: Context) -> list[Measure]:
-        """Return the measures for the page's overview: those of the variables that should be
+        """Make the measures for the page's overview from the probes of the variables that should be
         decodable, the best decoded first.
+
+        Args:
+            results: the results of the probes, one per variable.
+            context: the model and the episodes of the report.
         """
         claimed = choose_targets(context)[:n_claimed]
         # A handwired model need hold only its own algorithm's variables.
@@ -235,8 +244,12 @@ def state(
         return _read_memory(context) if context.has_exact_state else _decode_memory(context, probed)
 
     def draw(trajectory: Trajectory, context: Context) -> list[object]:
-        """Return the blocks of the section: a text on how the state was read (exactly, or by
-        probes), and the picture of the state.
+        """Return the blocks of the page on the state: a text on how the state was read (exactly, or
+        by probes), and its picture.
+
+        Args:
+            trajectory: the state of model and algorithm over the rounds.
+            context: the model and the episodes of the report.
         """
         text = text_if_decoded
         if context.has_exact_state:
@@ -254,8 +267,12 @@ def state(
         return [Prose(text), Figure(picture, f"{title}, {machine} and algorithm", caption)]
 
     def draw_hero(trajectory: Trajectory, context: Context) -> list[Figure]:
-        """Return the picture of the state for the top of the page; none for a model compiled from a
-        circuit, whose page begins with a picture of the circuit.
+        """Return the picture of the state for the top of the page. There is none for a model that
+        was compiled from a circuit, whose page begins with a picture of the circuit.
+
+        Args:
+            trajectory: the state of model and algorithm over the rounds.
+            context: the model and the episodes of the report.
         """
         if context.is_compiled:
             return []

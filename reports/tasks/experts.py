@@ -139,8 +139,12 @@ _NO_BETTER = (
 
 
 def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
-    """Return the blocks of the section: curves of regret over rounds, and a table with the scores
+    """Return the blocks of the page on regret: its curves over rounds, and a table with the scores
     of all predictors.
+
+    Args:
+        scored: key of a predictor, such as "model" -> its scores and its curve.
+        context: the model and the episodes of the report.
     """
     episodes: ExpertEpisodes = context.episodes
     rows = []

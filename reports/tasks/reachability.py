@@ -65,11 +65,18 @@ def _compute(context: Context) -> _Answers:
 
 
 def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
-    """Return two measures: accuracy for the deepest nodes in the first round in which a search can
-    reach them, and accuracy in the last round at the model's worst depth. Depths with few episodes
-    are left out.
+    """Make two measures of the model's accuracy for the page's overview:
 
-    ``context`` is not used; every part's summary has this parameter.
+    - for the deepest targets (farthest from the root), in the first round in which a search can
+      reach them;
+    - in the last round, for the depth at which the model is worst.
+
+    Only the regime of training counts. Depths with few episodes are left out; without any others,
+    there are no measures.
+
+    Args:
+        data: the table of accuracies, and two functions that are not used here.
+        context: not used; every part's summary has this parameter.
     """
     frame, _, _ = data
     trained = frame[frame["regime"] == measured.REGIMES[0]]  # the regime of training
@@ -118,9 +125,13 @@ _PARALLEL_SEARCHES = (MODEL, "breadth_first")
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
-    """Return the blocks of the section: for every regime, curves of accuracy over rounds at the
-    largest depth; and a table of accuracy in the last round. The depth is the distance of the node
-    that is asked about from the root.
+    """Return the blocks of the page on answers: for every regime, curves of accuracy over rounds at
+    the largest depth (distance of the target from the root); and a table of accuracy in the last
+    round.
+
+    Args:
+        data: the table of accuracies, and two functions that are not used here.
+        context: not used.
     """
     frame, _, _ = data
     blocks: list[Any] = [Prose(_PROSE["answers"])]

@@ -179,9 +179,12 @@ def _probe_site(
 
 
 def _get_activations(material: Material, site: str) -> Float[Tensor, "episode round dimension"]:
-    """Return the activations at a site on the episodes for fitting probes.
+    """Return the activations at a site, on the episodes for fitting probes. The activations of
+    several positions or heads are concatenated.
 
-    The activations of several positions or heads are concatenated.
+    Args:
+        material: the machine's runs.
+        site: the site as text, such as "resid_post[2]@p?".
     """
     model = material.subject.model
     run = material.run(batch=FITTING_BATCH, n=material.effort.fits)
@@ -201,11 +204,16 @@ def _get_activations(material: Material, site: str) -> Float[Tensor, "episode ro
 
 
 def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
-    """Score each variable at each site by interchange interventions: the site's activation is
-    replaced by that of another episode.
+    """Score how well each site fits each variable, by interchange interventions: the activation at
+    the site is replaced by that of another episode.
 
-    The score is the cosine between the actual effects on an output and those that the algorithm
-    predicts for a swap of the variable. The better of the outputs "prediction" and "state" counts.
+    The score is the cosine between two effects on an output: the actual one, and the one that the
+    algorithm predicts if the variable is replaced. The outputs are the prediction and the state;
+    the larger of the two cosines counts.
+
+    Args:
+        subject: the machine.
+        material: the machine's runs, and the candidate pairs (variable, site).
     """
     # A handwired model has a function that reads the state from its latents. Other models need a
     # decoder.
@@ -239,11 +247,15 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _fit_state_decoder(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
-    """Fit a linear decoder of the algorithm's state, for models without an exact reader of latents.
+    """Fit a linear map from latents to the algorithm's state, for a model without an exact decoder.
     Each latent's part of the state is decoded from this latent alone.
 
+    Args:
+        subject: the machine, with its algorithm.
+        material: the machine's runs.
+
     Returns:
-        A function from latents to the state.
+        The map, a function from latents to the state.
     """
     run = material.run(batch=FITTING_BATCH, n=material.effort.fits)
     key = subject.algorithm.state[0]
@@ -320,10 +332,14 @@ def _align(
 
 
 def _answer_nearest(subject: KnownMachine, material: Material) -> Answer:
-    """Score each family of algorithms by minus the mean divergence of its fitted predictions from
-    the model's.
+    """Score each family of algorithms by how close its predictions come to the model's: minus their
+    divergence, averaged over episodes and sets of episodes, after its parameters were fitted.
 
-    The family that explains the model, if there is one, is declared.
+    The family that explains the model, if there is one, is chosen as true.
+
+    Args:
+        subject: the machine.
+        material: the numbers of episodes and rounds, and the seed.
     """
     effort, task = material.effort, subject.task
     sizes = shared_sizes([subject.model])
