@@ -667,7 +667,7 @@ class _Copy:
     """An untrained copy of a model, with finite activations.
 
     Attributes:
-        activations: its activations, or a function that returns them.
+        activations: activations at the site, or a function that returns them.
         n_episodes: number of its episodes.
         missing: mask ``[episode, round]`` of rounds that did not take place; None if all did.
         targets: targets in its episodes; None if they are those of the probe.

@@ -180,7 +180,7 @@ def _choose_parts(context: Context, candidates: Sequence[Part]) -> None:
     Parts for which the machine lacks something stay, with the reason in ``context.missing``.
 
     Args:
-        context: context of the report, which is changed in place.
+        context: the report's model, episodes and settings; it is changed in place.
         candidates: the possible parts, in page order.
     """
     parts = []
@@ -228,7 +228,7 @@ def _compute_report(context: Context, show_progress: Callable[[str], None]) -> R
     """Compute and draw every part, and return the report.
 
     Args:
-        context: context of the report, which stores results and failures.
+        context: the report's model, episodes and settings; it stores results and failures.
         show_progress: function that shows progress; it is called with the part's title and the time that the
             previous part took.
     """
@@ -270,7 +270,7 @@ def _call(context: Context, part: Part, name: str, kind: Any) -> Any:
     """Call one function of a part on the part's result, and check the type of what it returns.
 
     Args:
-        context: context of the report; it stores the result, or the exception.
+        context: the report's model, episodes and settings; it stores the result, or the exception.
         part: the part.
         name: name of the field that is the function, such as "summary".
         kind: the expected type.
@@ -342,7 +342,7 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
     It has at most two phrases of true claims and two of false ones, each from a different part.
 
     Args:
-        context: context of the report, with the measures of all parts.
+        context: the report's model, episodes and settings, with the measures of all parts.
         failed: undecided measures of the parts that failed.
     """
     pairs = []
@@ -413,7 +413,7 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
     """Call a function on the result of a part.
 
     Args:
-        context: context of the report; it stores the result, or the exception.
+        context: the report's model, episodes and settings; it stores the result, or the exception.
         part: the part.
         use: function of the result and the context.
 
@@ -455,8 +455,8 @@ def _draw_blocks(part: Part, computed: Any, context: Context) -> list[Section]:
 
     Args:
         part: the part.
-        computed: its result.
-        context: context of the report.
+        computed: what the part computed.
+        context: the report's model, episodes and settings.
     """
     drawn = part.draw(computed, context)
     if isinstance(drawn, Section):

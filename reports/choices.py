@@ -228,7 +228,7 @@ def _explain_together(name: str, player: Player, gru_units: int, seed: int) -> _
 
     Args:
         name: name of the player: the participants of a table, a network or a language model.
-        player: its episodes and choices.
+        player: the player's episodes and choices.
         gru_units: number of hidden units of a recurrent network (GRU) that is fitted for
             comparison, and predicts participants that it was not fitted to; 0 for none.
         seed: seed of the draw, of bootstraps and of the GRU.

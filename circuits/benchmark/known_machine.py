@@ -224,7 +224,7 @@ def _make_variant(
 
     Args:
         model: the compiled model.
-        circuit: its circuit.
+        circuit: the circuit that the model was compiled from.
         variant: one of :data:`VARIANTS`, such as "rotated".
         seed: seed of rotations and distractors.
 

@@ -92,7 +92,7 @@ class Challenge:
 
         Args:
             subject: the machine.
-            material: its runs and its truth.
+            material: the machine's runs and the true answers.
         """
         if self.oracle is not None:
             return self.oracle(subject, material)
@@ -110,7 +110,7 @@ class Challenge:
 
         Args:
             subject: the machine.
-            material: its truth and the seed.
+            material: the true answers and the seed.
         """
         key_bytes, name_bytes = self.key.encode(), subject.name.encode()
         generator = np.random.default_rng([material.seed, *key_bytes, *name_bytes])

@@ -717,7 +717,7 @@ def _score_constant_guess(
 
     Args:
         to_fit: the model's predictions on the episodes to fit on, one array per set.
-        to_score: its predictions on the episodes to score on, by set.
+        to_score: the model's predictions on the episodes to score on, by set.
         sets: by name, (episodes to fit on, episodes to score on).
         kind: what is predicted: "classes", "mean" or "normal" (mean and log variance).
     """

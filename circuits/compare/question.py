@@ -429,7 +429,7 @@ class CrossFitted(Decoder):
 
         Args:
             method: the method, such as ``Decoder.move``.
-            arguments: its arguments, ``[episode, ...]`` each.
+            arguments: arguments of the method, ``[episode, ...]`` each.
         """
         fold = torch.tensor(self.fold)
         rows_by_fold, parts = [], []

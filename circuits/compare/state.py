@@ -449,8 +449,8 @@ def _measure_reset(target: Participant, expected: Array, budget: Budget) -> Arra
 
     Args:
         target: the model.
-        expected: its undisturbed predictions; or the state at the end, if predictions are nearly
-            one-hot.
+        expected: the model's undisturbed predictions; or the state at the end, if predictions are
+            nearly one-hot.
         budget: the rounds at which latents are reset (starts), and the number of rounds to run on.
 
     Returns:
@@ -522,8 +522,8 @@ def _get_outputs(target: Participant, predictions: Tensor, carried: Tensor) -> A
 
     Args:
         target: the model that ran.
-        predictions: its predictions in the rounds after each start.
-        carried: its latents after the last of these rounds.
+        predictions: the model's predictions in the rounds after each start.
+        carried: the model's latents after the last of these rounds.
 
     Returns:
         Distributions ``[episode, start, horizon, outcome]``, or state values ``[episode, start, 1,

@@ -104,7 +104,7 @@ class Writer:
 
         Args:
             model: the model.
-            run: its rollout.
+            run: the model's rollout.
             values: an algorithm's variables in the same episodes: key -> values ``[episode, round,
                 ...]``, as ``algorithm.run(episodes)`` returns them.
             keys: keys of the variables. One decoder reads all of them, so that each can be changed
@@ -166,7 +166,7 @@ class Writer:
 
         Args:
             model: the model.
-            run: its rollout.
+            run: the model's rollout.
             algorithm: the algorithm.
             episodes: episodes of the rollout.
             sites: "latent" for the whole carried state, or some channels (named parts) of it, such
@@ -294,7 +294,7 @@ def _read_point(
 
     Args:
         model: the model.
-        run: its rollout, which is replayed.
+        run: the model's rollout, which is replayed.
         place: the site of the hook point.
         rounds: indices of the rounds.
     """

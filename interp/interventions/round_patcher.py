@@ -45,7 +45,7 @@ def _replay_activations(
 
     Args:
         model: the model.
-        run: its rollout, which is replayed.
+        run: the model's rollout, which is replayed.
         round: index of the round.
         names: names of the hooks.
     """

@@ -113,7 +113,7 @@ def write_state(
 
     Args:
         model: the handwired transformer.
-        latents: its latents, ``[*batch, latent, d_model]``.
+        latents: the model's latents, ``[*batch, latent, d_model]``.
         state: the wanted state, in the shape that ``model.read_state(latents)`` returns. Leading
             axes may be left out, or further ones put in front.
 
@@ -452,7 +452,7 @@ def _steer_model(
 
     Args:
         model: the model.
-        base: its rollout.
+        base: the model's rollout.
         round: index of the round whose carried state is changed.
         sizes: the doses, as multiples of the directions.
         directions: changes of the carried state at dose 1, ``[row, width]`` each.
@@ -483,7 +483,7 @@ def _steer_algorithm(
 
     Args:
         algorithm: the algorithm.
-        values: its variables in all rounds, ``[episode, round, ...]`` each.
+        values: the algorithm's variables in all rounds, ``[episode, round, ...]`` each.
         round: index of the round before which the memory is changed.
         sizes: the doses, as multiples of the change.
         change: change of the memory at dose 1, in its shape.

@@ -30,7 +30,7 @@ class ModelRecord:
     """A model that :func:`load` can load by name.
 
     Attributes:
-        name: its name.
+        name: name of the model.
         kind: "handwired" (a circuit), "learned" (a shipped checkpoint) or "built" (by a user's
             registered builder).
         description: one line about it.

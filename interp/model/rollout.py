@@ -649,7 +649,7 @@ def _require_numbers(model: Machine, run: Rollout) -> None:
 
     Args:
         model: the model.
-        run: its rollout.
+        run: the model's rollout.
     """
     if getattr(model, "may_overflow", False):
         return

@@ -90,7 +90,7 @@ class HookedLatentTransformer(LensSurface):
     round to round, take the place of some tokens.
 
     Args:
-        config: its configuration.
+        config: configuration of the model.
         state_map: for a handwired model, the matrix ``[k, d_model]`` that maps a latent to the k
             numbers of the algorithm's state that it stores; None for a learned model.
         max_gb: limit of its memory, in units of 1e9 bytes.
@@ -575,9 +575,9 @@ class _RanRound:
 
     Attributes:
         carried: the latents that it read.
-        fed: its inputs.
+        fed: inputs of the round.
         past: keys and values of each block, at all positions.
-        prediction: its prediction, which does not depend on the choice.
+        prediction: the round's prediction, which does not depend on the choice.
     """
 
     carried: Tensor

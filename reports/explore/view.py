@@ -643,7 +643,7 @@ def _parse_part(name: str, text: str) -> int | bool:
 
     Args:
         name: name of the field.
-        text: its text in the query string.
+        text: text of the field in the query string.
     """
     is_whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
     require(is_whole, f"{name} is a whole number, got {format_value(text)}")

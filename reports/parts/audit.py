@@ -63,7 +63,7 @@ def _draw(result: AuditResult, context: Context) -> list[object]:
 
     Args:
         result: results of the checks.
-        context: context of the report; not used.
+        context: the report's model, episodes and settings; not used.
     """
     blocks: list[object] = [Prose(_TEXTS["text"]), Measures(result.measures, result.sentence)]
     for name, caption in _CAPTIONS.items():

@@ -333,7 +333,7 @@ def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
 
     Args:
         frame: table of :func:`interp.interventions.causal_tables.steering_table`, one row per dose.
-        context: context of the report; not used.
+        context: the report's model, episodes and settings; not used.
     """
     # The prediction at the dose nearest to 0.
     unsteered = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]

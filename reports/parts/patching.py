@@ -263,7 +263,7 @@ def _measure_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     Args:
         tables: tables by name, as :func:`interp.interventions.causal_tables.circuit_tables` returns
             them.
-        context: context of the report; not used.
+        context: the report's model, episodes and settings; not used.
     """
     circuit = tables["circuit"].iloc[0]
     best_random = float(circuit["random_max"])
@@ -296,7 +296,7 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     Args:
         tables: tables by name, as :func:`interp.interventions.causal_tables.circuit_tables` returns
             them.
-        context: context of the report.
+        context: the report's model, episodes and settings.
     """
     heads = heads_of(context.differentiable_model)
     circuit = tables["circuit"].iloc[0]

@@ -228,7 +228,7 @@ def state(
 
         Args:
             trajectory: both states over one episode.
-            context: context of the report.
+            context: the report's model, episodes and settings.
             width: width of the picture, in inches.
         """
         label = units[0] if context.has_exact_state else units[1]
@@ -320,7 +320,7 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
     the page shows (:attr:`Context.drawn_episode`).
 
     Args:
-        context: context of the report, with the results of its probes.
+        context: the report's model, episodes and settings, with the results of its probes.
         key: key of the variable. "" takes the algorithm's main state variable (its ``memory``). If
             the variable was not probed, the first probed one is used.
     """
@@ -346,7 +346,7 @@ def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[n
     report), for a probe whose own fit may have had too few.
 
     Args:
-        context: context of the report.
+        context: the report's model, episodes and settings.
         result: result of the probe.
 
     Returns:

@@ -118,7 +118,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
 
     Args:
         result: results of the verification.
-        context: context of the report.
+        context: the report's model, episodes and settings.
     """
     checks = result.table()
     checks["size"] = checks["size"].map(_write_size)

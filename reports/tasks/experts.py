@@ -108,7 +108,7 @@ def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measur
 
     Args:
         scored: key of a predictor ("model" or a baseline, such as "bayes") -> its scores.
-        context: context of the report.
+        context: the report's model, episodes and settings.
     """
     fewer_mistakes = scored["majority_vote"].beyond_model
     vote_regret = scored["majority_vote"].scores.get("regret").estimate

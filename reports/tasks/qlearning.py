@@ -57,7 +57,7 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
 
     Args:
         results: scores of the model and of an untrained copy.
-        context: context of the report; not used.
+        context: the report's model, episodes and settings; not used.
     """
     result, untrained_result = results
     # `beside` has further columns of a number's row, such as the number of steps that it is from.
@@ -90,7 +90,7 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
 
     Args:
         results: scores of the model and of an untrained copy.
-        context: context of the report.
+        context: the report's model, episodes and settings.
     """
     result, _ = results
     rows = []

@@ -79,11 +79,12 @@ def _compute_r2(errors: Float[Tensor, "2 output"]) -> float:
 def _score_sites_by_probe(
     subject: KnownMachine, material: Material, *, within_round: bool
 ) -> Answer:
-    """Score (variable, site) pairs by the held-out R2 of a linear probe of the variable there.
+    """Score each candidate pair (variable, site) by how well a linear probe decodes the variable
+    from the activation at the site. The score is R2 in episodes that the probe was not fitted to.
 
     Args:
         subject: the machine; not used.
-        material: its runs.
+        material: the machine's runs, and the candidate pairs.
         within_round: True measures R2 within each round, so that the round number has no effect.
     """
     scores = {}
@@ -96,12 +97,14 @@ def _score_sites_by_probe(
 def _score_existence_by_probe(
     subject: KnownMachine, material: Material, *, within_round: bool
 ) -> Answer:
-    """Score each variable by the held-out R2 of a linear probe at its best site, and declare that
-    those with R2 of at least .5 exist.
+    """Score each candidate variable by how well a linear probe decodes it from the activation at
+    its best site. The score is R2 in episodes that the probe was not fitted to.
+
+    Variables with R2 of at least .5 are chosen as true: the machine computes them.
 
     Args:
         subject: the machine; not used.
-        material: its runs.
+        material: the machine's runs, the candidate variables, and the sites.
         within_round: True measures R2 within each round, so that the round number has no effect.
     """
     sites = dict.fromkeys(site for _, site in material.items("where"))
@@ -121,7 +124,7 @@ def _answer_directions(
 
     Args:
         subject: the machine; not used.
-        material: its runs.
+        material: the machine's runs.
         of_activations: True for the directions along which activations vary with the variable,
             False for the probe's weights.
     """
@@ -140,15 +143,16 @@ def _answer_directions(
 def _probe_site(
     material: Material, site: str, within_round: bool
 ) -> dict[str, tuple[Affine, float]]:
-    """Fit a linear probe of every variable at one site.
+    """Fit a linear probe of every candidate variable at one site.
 
     Args:
-        material: the subject's runs.
-        site: the site as text.
-        within_round: True fits and scores within each round.
+        material: the machine's runs, and the candidate variables.
+        site: the site as text, such as "resid_post[2]@p?".
+        within_round: True fits and scores within each round, so that the round number has no
+            effect.
 
     Returns:
-        The probe and its held-out R2, by variable.
+        Variable -> (probe, its R2 in episodes that it was not fitted to).
     """
 
     def make() -> dict[str, tuple[Affine, float]]:
@@ -283,7 +287,7 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
         question: "where" scores each (variable, site) by the accuracy of interchanges in the
             subspace; "subspace" answers with the subspaces.
         subject: the machine.
-        material: its runs.
+        material: the machine's runs.
 
     Raises:
         InputError: every search was refused; the message quotes the last refusal.
