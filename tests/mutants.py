@@ -274,7 +274,9 @@ def _in_a_fork(tests: Sequence[str], log: Path, limit: float, prepare: Change) -
                 os.dup2(out.fileno(), 2)
                 resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
                 prepare()
-                status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+                # The parent has imported plugins, such as jaxtyping's, before pytest could rewrite them.
+                plugins = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+                status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *plugins, *tests]))
                 loaded = json.dumps(sorted(sys.modules))
                 log.with_suffix(".json").write_text(loaded)
         except BaseException:
