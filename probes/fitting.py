@@ -401,9 +401,9 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    If there are fewer than 256 episodes, the copies also run on newly sampled ones, since a probe
-    that is fitted to few episodes decodes less than the copy contains, which would make the control
-    too weak. Recorded episodes cannot be sampled (docs/method/probes.md).
+    A probe of a copy needs 256 episodes: with fewer, it decodes less than the copy contains, and the
+    control is too weak (docs/method/probes.md). If ``run`` has fewer, new episodes are sampled to
+    make 256. None are added if the episodes were recorded, or if a target cannot be computed anew.
 
     Args:
         run: the rollout.

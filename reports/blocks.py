@@ -353,12 +353,13 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
 
 
 def _write_interval(value: Interval, spec: str | None) -> str:
-    """Format an estimate and its bounds, such as "0.954 [0.939, 0.966]".
+    """Format an estimate and its bounds, such as "0.954 [0.939, 0.966]"; the estimate alone if the
+    interval is infinitely wide.
 
     Args:
         value: the interval.
-        spec: format of the numbers. When None, they get so many decimals that the width of the
-            interval has two digits.
+        spec: Python format of the three numbers. None gives them as many decimals (0 to 5) as show
+            two significant digits of the interval's width, or powers of ten if all are below .001.
     """
     if not math.isfinite(value.estimate):
         return str(cell(value.estimate))

@@ -1132,15 +1132,16 @@ def _compare_behaviour(compared: Compared) -> Behaviour:
 def _compare_predictions(
     compared: Compared, subject: Participant, other: Any
 ) -> tuple[_Agreement, list[Failure]]:
-    """Measure how similarly a model and another model, or an algorithm, predict.
+    """Measure how similar a model's predictions are to those of another model or an algorithm.
 
     Args:
-        compared: the comparison, for episodes, budget and changed inputs.
+        compared: the comparison, which supplies the sets of episodes, the seed, and the number of
+            inputs to change.
         subject: the model.
-        other: a model or an algorithm.
+        other: the other model, or the algorithm.
 
     Returns:
-        Their agreement, and the rounds in which they differ most.
+        The agreement of the two; and the rounds of each set in which their predictions differ most.
     """
     sets, seed = compared.sets, compared.budget.seed
     edits = make_edits(compared, 1)

@@ -258,10 +258,14 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     slots = repeated_run.slots[:, rounds]
 
     def measure_outcomes(outputs: Outputs) -> list[Tensor]:
-        """Return the two outcomes of a run, as tensors ``[episode, round, value]``.
+        """Compute the numbers of the two outcomes, the prediction and the state, in a run.
 
         Args:
-            outputs: predictions and carried states of the run.
+            outputs: the run's predictions and carried states.
+
+        Returns:
+            One tensor per outcome, ``[area * episode, round, number]``; an area is a set of
+            positions at which heads are ablated.
         """
         prediction, carried = outputs.predictions[0, :, :, 0], outputs.carried[0, :, :, 0]
         return [o.values(model, run.layout, prediction, carried, slots) for o in outcomes]

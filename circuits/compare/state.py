@@ -403,14 +403,14 @@ class _Receiver:
         supplied: tuple[str, ...] = (),
         control: str = "",
     ) -> Stitching:
-        """Insert mapped latents into some episodes, and score how well they replace the latents of
-        the model.
+        """Insert mapped latents into the model's run at each start, and score how well they replace
+        the model's own latents.
 
         Args:
             names: names of the model that supplies latents, and of this model.
-            mapped: mapped latents for all known and test episodes (the pool), ``[episode, start,
-                latent, d_model]``.
-            episodes: slice of the episodes to score.
+            mapped: mapped latents for all episodes of the pool, ``[episode, start, latent,
+                d_model]``. A start is a round at which latents are inserted.
+            episodes: slice of the pool: the episodes to score.
             supplied: further inputs of the map: () or ("round",); only recorded.
             control: kind of the control, such as "shuffled", or ""; only recorded.
 

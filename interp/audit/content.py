@@ -407,7 +407,12 @@ def check_decoding(trial: Trial) -> Measure:
     unless = _doubt_low_score(trial, memory, number)
 
     def score_copy(copy: Trial) -> Interval | None:
-        """Return the R2 of an untrained copy; None if all its states are equal."""
+        """Return the R2 with which a linear map decodes the algorithm's memory from the states of an
+        untrained copy; None if the states are the same in all episodes.
+
+        Args:
+            copy: the untrained copy with the episodes of ``wide_trial``.
+        """
         return _score_decoding(copy, memory_wide) if _has_varying_states(copy) else None
 
     controls = wide_trial.score_copies(score_copy)

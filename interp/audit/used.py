@@ -177,12 +177,12 @@ class _Influence(NamedTuple):
     """Effect and cost of changing the state once, ``[write, episode, lag]``. The axis ``write`` is
     the round that reads the changed state, ``lag`` the number of rounds since then.
 
-    Entries are NaN after the last round, and where the change needs another episode with the same
-    answer and there is none.
+    Entries are NaN after the last round. ``Change.SAME`` takes the state from another episode in
+    which the model gives the same answer; entries are NaN if there is none.
 
     Attributes:
-        effect: distance between changed and unchanged predictions.
-        cost: rise of the loss.
+        effect: distance between the predictions with the changed and the unchanged state.
+        cost: loss with the changed state minus loss with the unchanged state.
     """
 
     effect: Float[np.ndarray, "write episode lag"]

@@ -438,14 +438,15 @@ def fit(
 
 
 def put_memory_parameters_first(family: Family) -> list[Searched]:
-    """Sort a family's parameters so that a search over their grids takes less time. Parameters that
-    may affect every variable come first.
+    """Return a family's parameters in an order that makes a search over their grids faster: first
+    those that may enter every equation (``used_by`` is empty), then the others.
 
-    In nested loops over the grids, they change slowest. A run of the algorithm's states then serves
-    many values of the other parameters.
+    In nested loops over the grids, the first parameters change least often. A new value of a
+    parameter that may enter every equation always needs a new run of the algorithm. After a change
+    of another parameter, the states of the last run can often be reused.
 
     Args:
-        family: the family.
+        family: the family, which stays unchanged.
     """
     # An empty `used_by` means that the parameter may affect every variable.
     return sorted(family.searched, key=lambda parameter: bool(parameter.used_by))

@@ -625,11 +625,12 @@ def _no_algorithm() -> Algorithm:
 def add_intervals(
     data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
 ) -> dict[int, FamilyScore]:
-    """Add 95 % profile likelihood intervals of a family's real parameters to players' scores.
+    """Add a 95 % profile likelihood interval of each real-valued parameter of a family to players'
+    scores.
 
-    A profile is the least loss at each value of one parameter, over all values of the other
-    parameters. For vectorised families, an optimiser finds this least loss. For others, it is the
-    least loss on a joint grid of all parameters, which is finer near the best parameters.
+    A profile is the least loss at each value of one parameter. If ``family.vectorised`` is True, an
+    optimiser refits the other parameters at each value. Otherwise, the other real-valued parameters
+    are searched on a grid that is finer near their best values, and the rest stay at theirs.
 
     Args:
         data: the choices of all players.

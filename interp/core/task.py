@@ -89,7 +89,10 @@ class Size:
     default: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse a name that cannot be an argument, and an option that commands already have."""
+        """Raise InputError if ``name`` or ``option`` is not a valid name of a Python argument, or
+        if ``option`` has capital letters or is already an option of a command. Also refuse a
+        ``minimum`` below 1 and a ``default`` below ``minimum``.
+        """
         option = self.option
         _require_word("name", self.name)
         _require_word("option", option)

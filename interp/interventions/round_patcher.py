@@ -55,15 +55,15 @@ def _replay_activations(
 
 @dataclass(frozen=True)
 class _Patched:
-    """Results of some cells; a cell is one patch, at one site.
+    """Results of some cells of a :class:`RoundPatcher`; a cell is one patch, at one site.
 
     Attributes:
-        cells: indices of the cells.
-        predictions: predictions in the round, ``[cell * episode, ...]``, ordered by cell.
-        latents: carried state after the round, ``[cell * episode, latent, d_model]``; the unpatched
-            run's if the update is not computed.
-        is_unchanged: whether the results are the unpatched run's, because these cells cannot change
-            them.
+        cells: indices of the cells, in the list that :meth:`RoundPatcher.run_cells` takes.
+        predictions: predictions of the patched round, ``[cell * episode, ...]``, ordered by cell.
+        latents: carried state after the patched round, ``[cell * episode, latent, d_model]``,
+            ordered by cell. Not to be read if the patcher has ``update=False``.
+        is_unchanged: True if these cells cannot change the results, which are then those of the
+            unpatched run.
     """
 
     cells: list[int]

@@ -196,12 +196,16 @@ def _remove_duplicates(
 
 
 def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
-    """Return the first complete run of an instance (episode to play), or the first run if none is
-    complete. The predictions of the other runs are added to it.
+    """Choose one of several runs that played the same episode: the first complete one, or the first
+    if none is complete.
 
     Args:
-        group: the runs of one instance.
-        rows: rows of the table of files; those of the other runs get the status "set aside".
+        group: the runs.
+        rows: rows of the table of files, which are changed in place: those of the other runs get
+            the status "set aside".
+
+    Returns:
+        A copy of the chosen run; its field ``again`` has the predictions of the other runs.
     """
     complete = [run for run in group if run.ended == "complete"]
     chosen = complete[0] if complete else group[0]

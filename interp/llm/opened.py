@@ -442,11 +442,14 @@ class _Prompt:
     encoding: Any
 
     def find_place(self, pattern: str) -> int:
-        """Return the position of a token, counted from the end (so it is negative): the token in
-        which the first group of a pattern's last match ends.
+        """Find the last match of a pattern in the text, and return the position of the token with
+        the last character of the match's group 1.
 
         Args:
-            pattern: regular expression with a group, which is searched for in the text.
+            pattern: regular expression with a group; it must match.
+
+        Returns:
+            The position, counted from the end of ``ids``: -1 is the last token.
         """
         *_, match = re.finditer(pattern, self.text)
         token: int = self.encoding.char_to_token(match.end(1) - 1)

@@ -407,6 +407,11 @@ def replay(
 
 
 def feed_record(session: Session, record: Mapping[str, Any]) -> None:
-    """Feed the reply in one line of a trace to a session, which then has the next request."""
+    """Feed a recorded reply to a session, which then moves on to its next request.
+
+    Args:
+        session: the session of an episode.
+        record: one line of a trace as a dictionary; "reply" is the text of the reply.
+    """
     finish_reason = record.get("finish_reason") or "stop"
     session.feed(record.get("reply"), finish_reason, record.get("problem") or "")

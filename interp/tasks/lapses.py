@@ -231,12 +231,17 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "") -> Algorithm
     input_keys = _list_inputs_read(algorithm)
 
     def relearn(state: str, v: Values) -> _Array:
-        """Compute the value of a state variable from the rounds of the window alone, the oldest
-        first. Of the oldest round, only the fraction ``share_of_oldest`` may count.
+        """Compute a state variable from the last ``rounds`` rounds alone: start from zero, and make
+        the update of each of them, the oldest first. For 2.5 rounds, half of the update of the
+        oldest of three rounds is made.
 
         Args:
             state: key of the state variable.
-            v: values of the round's variables, by key, with the inputs of the window's rounds.
+            v: values of the round's variables, by key: the inputs of the last rounds, and the
+                index of the round.
+
+        Returns:
+            The values of the state variable, ``[..., *elements]``.
         """
         # The state before the first round: a zero without axes, which is broadcast to the inputs'.
         # It is an integer, so that states that count stay integers.

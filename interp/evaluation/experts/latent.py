@@ -123,8 +123,11 @@ def attention_to_experts(
     )
 
     def sum_by_target(weights: Tensor) -> np.ndarray:
-        """Return :func:`_sum_by_target` of the attention patterns of one layer,
-        ``[episode, round, head, query, key]``.
+        """Return the share of each head's attention in one layer that goes from each reader to each
+        target, averaged over rounds, ``[episode, head, reader, target]``.
+
+        Args:
+            weights: attention patterns of the layer, ``[episode, round, head, query, key]``.
         """
         attention = weights.double().numpy(force=True)
         return _sum_by_target(attention, episodes, positions, chosen)

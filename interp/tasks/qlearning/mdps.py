@@ -278,15 +278,15 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
 
 def _make_line(kind: str, n_states: int, n_actions: int, step_down: int) -> NDArray[np.float64]:
     """Return the transitions on a line of states: action 0 steps up by one state, every other
-    action steps down by ``step_down`` states.
+    action steps down by ``step_down`` states. A step beyond an end of the line stops at the end.
 
     Args:
-        kind: name of the MDP in the error message.
+        kind: name of the MDP, for the error if ``n_states`` or ``n_actions`` is below 2.
         n_states, n_actions: numbers of states and of actions, at least 2 each.
         step_down: number of states of a step down.
 
     Returns:
-        Probabilities ``[1, state, action, next state]``, all 0 or 1.
+        Probabilities of a batch of one MDP, ``[1, state, action, next state]``, all 0 or 1.
     """
     require(
         n_states >= 2 and n_actions >= 2,
