@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import interp
+import lab
 import probes
 from interp.stats.refit import sum_squared_deviations
 from interp.tasks import experts, mdp
@@ -307,9 +308,9 @@ def test_wma_learned_holds_centred_log_weights():
 
 
 @SLOW
-def test_qlearning_learned_holds_columns_and_td_components():
+def test_qlearning_learned_additive_holds_columns_and_td_components():
     """Q-columns from the written latent R2 >= .85, the reward from its change >= .7; every TD component printed."""
-    model = interp.load("qlearning-learned")
+    model = lab.load("qlearning-learned-additive")
     episodes = mdp.sample(n_episodes=256, n_rounds=50, n_states=4, n_actions=3, seed=11)
     columns = probes.probe(model, episodes, ["column", "column_visited"], sites="written")
     components = probes.probe(
