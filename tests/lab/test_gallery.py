@@ -96,6 +96,10 @@ def answers(task):
 READ_OUT_ELSE = ("ties shared", "answer spread")
 """The same answer by another read-out, which comparisons fit."""
 
+RARELY_WRONG = "unlearns once in 240"
+"""Its lapses need not occur in these few episodes; ``test_a_rare_lapse_of_the_state_is_rare_and_happens``
+counts them in 240 others."""
+
 
 @pytest.mark.long
 @pytest.mark.parametrize(("task", "key"), list_machines())
@@ -109,7 +113,7 @@ def test_machines_keep_the_contract_and_behave_as_they_should(task, key):
         gap = (interp.rollout(machine, episodes).predictions - expected).abs().max()
         gaps.append(gap.item())
     behaves = specimen.right["behaviour"]
-    if behaves == "either" or key in READ_OUT_ELSE:
+    if behaves == "either" or key in (*READ_OUT_ELSE, RARELY_WRONG):
         return
     tolerance = 1e-4 if key == "handmade GRU" else 1e-6
     assert (max(gaps) < tolerance) == (behaves == "yes")
@@ -139,7 +143,7 @@ def test_a_rare_lapse_of_predictions_is_rare_and_happens():
 @pytest.mark.long
 def test_a_rare_lapse_of_the_state_is_rare_and_happens():
     """An episode ends with another state if any of its 24 rounds lapsed."""
-    reference, machine, plain, lapsed = run_beside_reference("unlearns once in 240")
+    reference, machine, plain, lapsed = run_beside_reference(RARELY_WRONG)
     gap = reference.read_state(plain.latents) - machine.read_state(lapsed.latents)
     differs = gap.abs().numpy().max(-1) > 1e-6
     assert differs[:, -1].mean() == pytest.approx(1 - (1 - 1 / 240) ** 24, rel=0.4)
