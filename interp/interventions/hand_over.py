@@ -208,30 +208,14 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     )
     values = via.run(known)  # key -> [episode, round, ...]
     decoder, not_read, constant = _fit_decoder(run.model, known, via, values, round)
-    known_state = {key: values[key][:, [round]] for key in decoder.shapes}
-    decoded = decoder.read(base.latents[:, [round]])
     return Memory(
         round=round,
-        state={key: _restore_ties(decoded[key], known_state[key]) for key in decoded},
+        state=decoder.read(base.latents[:, [round]]),
         not_read=not_read,
         constant=constant,
         known=known,
-        known_state=known_state,
+        known_state={key: values[key][:, [round]] for key in decoder.shapes},
     )
-
-
-def _restore_ties(decoded: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
-    """Round decoded values to multiples of a millionth of the largest known value.
-
-    Values that are equal in the algorithm differ by rounding errors when they are decoded. An
-    algorithm that breaks ties at random would then always choose the larger one.
-
-    Args:
-        decoded: decoded values of a variable.
-        known: the algorithm's values of this variable in the episodes for fitting; not all 0.
-    """
-    unit = np.abs(known).max() / 1e6
-    return np.round(decoded / unit) * unit
 
 
 @checked
@@ -462,7 +446,10 @@ def _play_algorithm(
     common = {key: after_earlier_rounds[key] for key in first.constant if key in initial}
     starts = []
     for memory in memories:
-        handed_over = {key: numbers[:, 0] for key, numbers in memory.state.items()}
+        handed_over = {
+            key: _restore_ties(numbers, memory.known_state[key])[:, 0]
+            for key, numbers in memory.state.items()
+        }
         # Variables that were not decoded start anew.
         starts.append({**initial, **common, **handed_over})
     starts += [after_earlier_rounds, initial]
@@ -475,6 +462,20 @@ def _play_algorithm(
         _, computed = receiver.step(by_round, inputs)
         predictions.append(receiver.distribution(computed))
     return predictions
+
+
+def _restore_ties(decoded: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
+    """Round decoded values to multiples of a millionth of the largest known value.
+
+    Values that are equal in the algorithm differ by rounding errors when they are decoded. An
+    algorithm that breaks ties at random would then always choose the larger one.
+
+    Args:
+        decoded: decoded values of a variable.
+        known: the algorithm's values of this variable in the episodes for fitting; not all 0.
+    """
+    unit = np.abs(known).max() / 1e6
+    return np.round(decoded / unit) * unit
 
 
 def _join_variables(state: Values) -> Tensor:

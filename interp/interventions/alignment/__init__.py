@@ -47,6 +47,7 @@ from interp.interventions.alignment.subspace import (
     Search,
     fit,
     has_gradient,
+    has_hard_attention,
     identified_rank,
     make_pairs,
     prepare_rounds,
@@ -410,9 +411,7 @@ def _explain_no_gradient(model: Machine, trained_rounds: RoundsWithSite, place: 
         trained_rounds: the rounds that subspaces are trained on.
         place: the site.
     """
-    config = getattr(trained_rounds.model, "config", None)
-    rules = getattr(config, "attention_rules", ())  # only transformers have them
-    if any("hard" in rules_of_layer for rules_of_layer in rules):
+    if has_hard_attention(trained_rounds.model):
         return (
             f"no gradient reaches {trained_rounds.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"

@@ -543,7 +543,7 @@ class _RoundsFromSite(RoundsWithSite):
         self.model, self.layout, self.site = model, layout, site
         self.gives_probabilities = config.output == "probability"
         # Hard attention chooses one position, and so has no gradient by its scores.
-        self.may_lack_gradient = any("hard" in rules for rules in config.attention_rules)
+        self.may_lack_gradient = has_hard_attention(model)
         # The embedding is the only such site without a layer. For it, the residual stream before the
         # first layer is changed instead. This stream is the embedding plus the code of the position,
         # which is the same in base and source.
@@ -638,6 +638,13 @@ class _RoundsFromSite(RoundsWithSite):
             positions=positions,
         )
         return logits[index_of_pair]
+
+
+def has_hard_attention(model: Machine) -> bool:
+    """Return whether some head of a model has hard attention; False if the model has no heads."""
+    config = getattr(model, "config", None)
+    rules_by_layer = getattr(config, "attention_rules", ())
+    return any("hard" in rules for rules in rules_by_layer)
 
 
 def prepare_rounds(
