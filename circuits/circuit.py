@@ -264,8 +264,12 @@ def read_tables(
     named: Mapping[str, Direction] | None = None,
     scales: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Read the tables of a construction (``sites.csv``, ``held.csv`` and ``edges.csv``), and make
-    the fields of a :class:`Circuit` that say where variables are stored and which part reads which.
+    """Read the three tables of a construction, and make fields of a :class:`Circuit` from them:
+
+    - ``sites.csv`` says where variables are stored (field ``sites``);
+    - ``edges.csv`` says which head or group of neurons reads which other (``edges``);
+    - ``held.csv`` says which sites hold a variable wholly (``carried``), in part (``partial``) or
+      not at all (``not_carried``).
 
     Args:
         folder: folder of the tables.
@@ -749,7 +753,9 @@ class VerificationPlan:
     tolerances.
 
     Below, ``(arguments) -> result`` is a function. ``values`` is {key of a variable: its values in
-    the algorithm, ``[episode, round, ...]``}.
+    the algorithm, ``[episode, round, ...]``}. ``variable`` is the key of a variable; for
+    ``tolerance`` and ``soft`` it may also be the name of a check: "carried_state", "residue",
+    "position_code" or "distribution".
 
     Attributes:
         sizes: task sizes that :func:`circuits.verify` checks by default.
@@ -757,16 +763,15 @@ class VerificationPlan:
             rounds than ``n_rounds``, if later rounds would only repeat.
         output: key of the variable that the model's prediction must equal.
         tolerance: (variable, dtype) -> (largest allowed error, kind of the error: "error" for
-            absolute, "relative" for relative). ``tolerance`` and ``soft`` are also called with the
-            name of a check in place of a variable: "carried_state", "residue", "position_code" or
-            "distribution".
+            absolute, "relative" for relative).
         undecided: (circuit, values, dtype) -> {variable: mask ``[episode, round]``}. A mask is True
             where rounding decides a tie, so that the value is not determined and not compared.
         unit: (circuit, values, variable) -> a number > 0. A relative error is the absolute error
             divided by the absolute true value, or by this number if it is larger. The variable may
             also be "carried_state".
-        soft: (circuit, values, variable) -> (error that softmax heads add to the tolerance, its
-            formula in words); (0, "") if they add none.
+        soft: (circuit, values, variable) -> (number, text). The number is added to the tolerance,
+            for the error that softmax heads make; the text is its formula in words. (0, "") adds
+            nothing.
     """
 
     sizes: tuple[Size, ...]

@@ -153,8 +153,8 @@ class UpdatePart(Result):
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return the scores of one algorithm, one per kind of steps: their ``manifold`` and
-        ``horizon`` (:class:`StepScore`).
+        """Return the scores of one algorithm, one for each kind of steps that was compared. The
+        attributes ``manifold`` and ``horizon`` of a :class:`StepScore` say which steps it is of.
 
         Args:
             algorithm: key of the algorithm.

@@ -154,9 +154,11 @@ def _describe_explanation(explanation: ChoiceExplanation) -> dict[str, Any]:
 def behaviour(
     runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()
 ) -> list[PlayerBehaviour]:
-    """Find the algorithms that explain the choices of each group of runs: those with a
-    cross-validated loss that the data cannot distinguish from the lowest. A group has one language
+    """Find the algorithms that explain the choices of each group of runs. A group has one language
     model, one condition and one regime (distribution of the episodes).
+
+    An algorithm explains a group's choices if its cross-validated loss is the lowest, or if the
+    data cannot tell its loss from the lowest.
 
     Runs without any prediction are left out.
 

@@ -438,8 +438,9 @@ def fit(
 
 
 def put_memory_parameters_first(family: Family) -> list[Searched]:
-    """Return a family's parameters in an order that makes a search over their grids faster: first
-    those that may enter every equation (``used_by`` is empty), then the others.
+    """Return a family's parameters in an order that makes a search over their grids faster. First
+    come those that may enter every equation, and so the update of the memory (their ``used_by`` is
+    empty); then the others.
 
     In nested loops over the grids, the first parameters change least often. A new value of a
     parameter that may enter every equation always needs a new run of the algorithm. After a change

@@ -61,7 +61,8 @@ def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Count the scored choices of each participant.
+    """Count the choices of each participant in scored rounds (:attr:`episodes.scored`, the rounds
+    that count in fits); rounds without a choice are left out.
 
     Args:
         episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with

@@ -302,9 +302,9 @@ def interchange_table(
     drawn: tuple[str, Mapping[str, int] | None] = ("", None),
     n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
-    """Test claims that sites of the model carry variables of an algorithm, the one that the task
-    names as the model's explanation. The sites are set to their values in another episode, and so
-    is the algorithm's variable.
+    """Test claims that sites of the model carry variables of the algorithm that the task expects the
+    model to compute (``task.explains(model)``). The sites are set to their values in another
+    episode, and so is the algorithm's variable.
 
     Args:
         model: the model.
@@ -314,9 +314,10 @@ def interchange_table(
             (fewer at the beginning), each separately.
         seed: seed of the controls, and of the episodes for the decoder.
         claims: the claims; by default those of the task.
-        drawn: how to sample the episodes on which the decoder of a learned model's state is fitted:
-            the pair (name of a distribution of episodes, name of a size -> its value). An empty
-            name is the task's default, and None takes the model's sizes.
+        drawn: which episodes to sample, to fit the decoder of a learned model's state on: a pair
+            (regime, sizes). The regime is the name of a distribution of episodes, "" for the
+            task's default. The sizes are name -> value, such as {"n_experts": 4}; None takes the
+            model's own.
         n_decoded: number of the episodes on which this decoder is fitted.
 
     Returns:

@@ -495,8 +495,8 @@ def _summarize(
     receiver: str,
     settings: dict[str, Any],
 ) -> HandOver:
-    """Compare what a receiver predicts with each memory to what it predicts after the whole
-    episode, and return the result.
+    """Measure how far a receiver's predictions from each memory are from its own predictions after
+    it has read the whole episode itself, and return the result.
 
     Args:
         run: the rollout of the first model.

@@ -734,8 +734,9 @@ def _replace_count(note: str, letter: str) -> str:
 
 
 def _require_axes(sizes: tuple[int, int], value: Tensor, hook: Any) -> None:
-    """Refuse a hook whose activations do not have one row per conversation and token, such as that
-    of an attention pattern, ``[conversation, head, token, token]``; used as a hook function.
+    """Refuse a hook point whose activations are not ``[conversation, token, ...]``; used as a hook
+    function. An attention pattern is refused, for instance: it is ``[conversation, head, token,
+    token]``.
 
     Args:
         sizes: numbers of conversations and of tokens that the model reads.

@@ -286,8 +286,9 @@ def _make_thoughts(
     del module.core.wte  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        """Return the three inputs of the core in a round, ``[batch, 3, width]``. The first is a
-        learned vector; from the second round on, the carried thought takes its place.
+        """Return the three inputs of the core in a round, ``[batch, 3, width]``: a learned vector,
+        the part of the round before the prediction, and the whole round. From the second round on,
+        the thought takes the place of the learned vector.
 
         Args:
             module: the learner, whose networks compute the inputs.

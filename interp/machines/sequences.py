@@ -251,13 +251,13 @@ class _Cached:
 
     Args:
         model: the model.
-        n_at_once: number of inputs that one forward pass reads.
+        n_at_once: number of input vectors per sequence that one forward pass reads.
     """
 
     def __init__(self, model: Any, n_at_once: int) -> None:
-        """Find the argument by which the model takes its state, and the tensors that the state
-        consists of, by two runs of the model. Refuse a model without such a state, and one whose
-        state grows.
+        """Run the model on one input vector, and on two. Find the argument by which it takes its
+        state, and the tensors that the state consists of. Refuse a model without such a state, and
+        one whose state is larger after two inputs than after one.
         """
         self.n_at_once = n_at_once
         # The arguments of the forward pass that take a cache.

@@ -67,11 +67,12 @@ def git_revision() -> str:
 
 
 def replaced_tasks() -> dict[str, Any]:
-    """Return the task records that replace registered ones within the context manager
-    ``interp.tasks.using``: key of a task -> record.
+    """Return the task records that ``with interp.tasks.using(...)`` puts in the place of registered
+    ones: key of a task -> record. The dictionary is empty outside such a block.
 
     Raises:
-        InputError: ``using`` is open in another thread, and this thread did not inherit it.
+        InputError: another thread is in such a block, and this thread was started without a copy of
+            that thread's context.
     """
     try:
         return _REPLACED_TASKS.get()

@@ -823,8 +823,8 @@ def _train_from_start(
     the smallest stopping loss.
 
     Args:
-        rounds: runs base rounds with a changed activation; here, its part in the subspace is taken
-            from the source round.
+        rounds: runs base rounds with a changed activation. The change made here is an interchange:
+            the activation's part in the subspace becomes that of the source round.
         span: orthonormal directions, as columns, whose span contains the subspace.
         rank: number of dimensions of the subspace.
         training, stopping: pairs to train on, and pairs on which the loss decides when to stop.

@@ -84,7 +84,7 @@ def _mark_active_edges(v: Values, starts: _Array) -> _Array:
     """Return 1 for every edge that starts at a node of the frontier, and 0 for the others,
     ``[..., edge]``.
 
-    The frontier are the reached nodes and the root, from which the round goes on.
+    The frontier consists of the root and all nodes reached so far; the search continues from them.
 
     Args:
         v: values of the round's variables, by key.
