@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -109,7 +110,7 @@ def mutants(source: str) -> Iterator[Mutant]:
     seen: Counter[str] = Counter()
     for i in range(len(list(_changes(ast.parse(source))))):
         tree = ast.parse(source)
-        scope, shown, line, change = list(_changes(tree))[i]
+        scope, shown, line, change = next(islice(_changes(tree), i, None))
         before = ast.unparse(shown).strip()
         change()
         ast.fix_missing_locations(shown)

@@ -70,6 +70,25 @@ def test_targets_exist():
             assert any(part.startswith(start) for part in named), f"{path} has no {name}"
 
 
+def read_definitions(path, scopes):
+    """Return the source of those parts of a file, at its top level, in which changes have one of the scopes."""
+    source = ast.parse((ROOT / path).read_text("utf-8"))
+    wanted = {scope.partition(".")[0] for scope in scopes}
+    parts = [part for part in source.body if getattr(part, "name", "module") in wanted]
+    return ast.unparse(ast.Module(parts, type_ignores=[]))
+
+
+@pytest.mark.parametrize("file", [file for file, target in TARGETS.items() if target.equivalent])
+def test_what_is_listed_as_equivalent_is_a_mutant_of_its_file(file):
+    """A function or a name in it that changed leaves an entry behind, which only the slow test would notice."""
+    path, _, names = file.partition("::")
+    listed = set(TARGETS[file].equivalent)
+    scopes = {name.partition(":")[0] for name in listed}
+    possible = {mutant.name for mutant in mutants(read_definitions(path, scopes))}
+    assert listed <= possible
+    assert all(name.startswith(tuple(names.split(","))) for name in listed)
+
+
 @pytest.mark.slow(reason="a run of the tests for each of some hundred mutants a file: minutes")
 @pytest.mark.parametrize("file", TARGETS)
 def test_the_default_tests_notice_mistakes_in_what_judges(file):
