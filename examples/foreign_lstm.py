@@ -70,7 +70,7 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
 
 def compute_strength(frequency: np.ndarray) -> np.ndarray:
     """Return the strength of a harmonic of this frequency in the vowel."""
-    strength = np.zeros(frequency.shape)
+    strength = np.zeros_like(frequency)
     for formant, width, height in VOWEL:
         distance = (frequency - formant) / width
         strength += height * np.exp(-(distance**2))
