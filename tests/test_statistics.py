@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import binomtest
 
 from interp.stats.intervals import (
     Interval,
@@ -14,6 +15,7 @@ from interp.stats.intervals import (
     percentile_bounds,
     ratio_interval,
     resample_weights,
+    share_interval,
 )
 from tests.refusals import refuses
 
@@ -31,6 +33,38 @@ def test_the_bounds_of_a_ratio_are_those_of_its_resamples():
     weights = np.array([[2.0, 0.0], [0.0, 2.0]])
     interval = ratio_interval([1.0, 2.0], [2.0, 2.0], weights=weights)
     assert (interval.estimate, interval.low, interval.high) == pytest.approx((0.75, 0.5125, 0.9875))
+
+
+@pytest.mark.parametrize("n_episodes", [16, 32, 64])
+def test_intervals_of_a_share_near_1_hold_it(n_episodes):
+    """With 16 episodes of one trial, a bootstrap alone holds .95 in 55 % of these draws, with 64 in 82 %."""
+    generator = np.random.default_rng(n_episodes)
+    trials = np.ones(n_episodes)
+    intervals = [
+        share_interval(generator.binomial(1, 0.95, n_episodes), trials) for _ in range(400)
+    ]
+    coverage = np.mean([interval.low <= 0.95 <= interval.high for interval in intervals])
+    assert coverage > 0.85
+
+
+def test_a_share_of_hits_alone_has_the_exact_interval_of_its_participants():
+    """scipy's Clopper-Pearson interval is the oracle; an episode without a trial tells nothing."""
+    for hits, trials, participants, n_participants in (
+        ([3, 2, 4], [3, 2, 4], None, 3),
+        ([3, 0, 4], [3, 0, 4], None, 2),
+        ([1, 1, 1], [1, 1, 1], ["ann", "bob", "ann"], 2),
+    ):
+        interval = share_interval(hits, trials, participants=participants)
+        exact = binomtest(n_participants, n_participants).proportion_ci(0.95)
+        assert (interval.low, interval.high) == pytest.approx((exact.low, exact.high))
+        without_hits = share_interval(np.zeros(3), trials, participants=participants)
+        bounds = 1 - exact.high, 1 - exact.low
+        assert (without_hits.low, without_hits.high) == pytest.approx(bounds)
+
+
+def test_a_share_with_hits_and_misses_has_the_bootstrap_interval():
+    hits, trials = [1.0, 2.0, 0.0, 3.0], [2.0, 2.0, 1.0, 3.0]
+    assert share_interval(hits, trials, seed=3) == ratio_interval(hits, trials, seed=3)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from interp.interventions.steering import has_state_direction, write_state
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.stats.decoder import Affine
-from interp.stats.intervals import Interval, mean_interval
+from interp.stats.intervals import Interval, mean_interval, share_interval
 from interp.support.checks import checked
 from interp.support.errors import InputError, require
 from interp.tasks.reachability import graphs
@@ -154,9 +154,12 @@ def score_decoded_sets(
     reached = _compute_sets(episodes)[:, 1:] > 0.5
     is_right = (decoded == reached).all(-1)  # [episode, round]
     participants = participants_of(episodes)
+    one_per_episode = np.ones(len(episodes))
     rows = []
     for t, is_right_in_round in enumerate(is_right.T, start=1):
-        share = mean_interval(is_right_in_round, seed=seed, participants=participants)
+        share = share_interval(
+            is_right_in_round, one_per_episode, seed=seed, participants=participants
+        )
         rows.append({"round": t, **vars(share)})  # estimate, low and high
     return pd.DataFrame(rows)
 
@@ -496,9 +499,12 @@ def answers(
         for depth in np.unique(episodes.depths):
             at_depth = episodes.depths == depth
             participants = participants_of(episodes)[at_depth]
+            one_per_episode = np.ones(len(participants))
             for t in range(episodes.n_rounds):
                 # Its fields are estimate, low and high.
-                number = mean_interval(right[at_depth, t], seed=seed, participants=participants)
+                number = share_interval(
+                    right[at_depth, t], one_per_episode, seed=seed, participants=participants
+                )
                 row = {"regime": episodes.regime, "key": key, "depth": int(depth), "round": t}
                 rows.append({**row, "n": len(participants), **vars(number)})
     return pd.DataFrame(rows)

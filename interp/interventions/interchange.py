@@ -50,7 +50,7 @@ from interp.interventions.sites import (
 )
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
-from interp.stats.intervals import Interval, ratio_interval
+from interp.stats.intervals import Interval, ratio_interval, share_interval
 from interp.support.checks import checked, checked_fields, checked_result, non_empty
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
@@ -126,7 +126,7 @@ class InterchangeResult(Result):
         """
         hits = (self.correct & self.informative).sum(1)
         pairs = self.informative.sum(1)
-        return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
+        return share_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
         """Return a score for the sizes of effects,

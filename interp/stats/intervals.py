@@ -346,3 +346,40 @@ def ratio_interval(
     resampled_numerators, resampled_denominators = sums[has_ratio].T
     ratios = resampled_numerators / resampled_denominators
     return Interval.of_samples(ratios, numerator / denominator)
+
+
+@checked
+def share_interval(
+    hits: ArrayLike,
+    trials: ArrayLike,
+    *,
+    seed: int = 0,
+    weights: NDArray[np.float64] | None = None,
+    participants: Any = None,
+) -> Interval:
+    """Return the share of trials that are hits, with its 95 % interval over episodes. It is that of
+    :func:`ratio_interval` if some trials are hits and some are not.
+
+    If all trials are hits, or none are, so are those of every resample, and a bootstrap interval
+    would have no width. The interval is then the exact one of Clopper and Pearson (1934). Since
+    trials of one participant depend on each other, each participant counts as one trial.
+
+    Args:
+        hits: number of hits in each episode, ``[episode]``.
+        trials: number of trials in each episode, ``[episode]``.
+        seed, weights, participants: as in :func:`ratio_interval`.
+
+    >>> print(share_interval([3, 2, 4], [3, 2, 4]), share_interval([0, 0], [1, 5]), sep=", ")
+    1 [0.2924, 1], 0 [0, 0.8419]
+    """
+    interval = ratio_interval(hits, trials, seed=seed, weights=weights, participants=participants)
+    if interval.estimate not in (0, 1):
+        return interval
+    has_trial = np.asarray(trials) > 0
+    participant = number_participants(participants, len(has_trial))
+    n_participants = len(np.unique(participant[has_trial]))
+    # With this true share, n participants all have hits with a probability of 2.5 %.
+    lowest = 0.025 ** (1 / n_participants)
+    if interval.estimate == 1:
+        return Interval(1, lowest, 1)
+    return Interval(0, 0, 1 - lowest)

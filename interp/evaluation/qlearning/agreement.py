@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 from interp.core.algorithm import participants_of
 from interp.core.task import episode_array
 from interp.results.measure import Scores
-from interp.stats.intervals import Interval, percentile_bounds, ratio_interval, resample_weights
+from interp.stats.intervals import (
+    Interval,
+    percentile_bounds,
+    ratio_interval,
+    resample_weights,
+    share_interval,
+)
 from interp.support.checks import checked, format_value
 from interp.support.errors import require
 from interp.support.provenance import provenance
@@ -47,6 +53,10 @@ QUANTITIES: dict[str, str] = {
     "share_disputed": "share of disputed steps",
 }
 """Key of a quantity -> its name in words."""
+_SHARES = {
+    *("untied", "untied_gamma0", "disputed", "disputed_gamma0", "share_tied", "share_disputed"),
+}
+"""Quantities that are shares of steps, which may be 0 or 1."""
 _PHASES = ("all", "early", "middle", "late")
 _ROUNDING_OF_SHARES = 1e-6
 _ROUNDING_OF_SUMS = 1e-3
@@ -97,9 +107,8 @@ def agreement(
         for prediction, batch in pairs
     ]
     n_episodes = sum(len(batch) for batch in batches)
-    weights = resample_weights(
-        n_episodes, n_resamples, seed, participants=participants_of(*batches)
-    )
+    participants = participants_of(*batches)
+    weights = resample_weights(n_episodes, n_resamples, seed, participants=participants)
     phases = [_mark_phases(batch) for batch in batches]
     # Key (quantity, phase) -> the score, and further cells of its row of the table.
     numbers: dict[tuple[Any, ...], Interval] = {}
@@ -113,7 +122,10 @@ def agreement(
                 for of_batch, rounds in zip(counts, phases, strict=True)
             ]
             hits, steps = np.concatenate(sums, axis=1)  # [2, episode], of all batches
-            numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
+            interval = share_interval if quantity in _SHARES else ratio_interval
+            numbers[quantity, phase] = interval(
+                hits, steps, weights=weights, participants=participants
+            )
             beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
     settings = describe_draw(batches, n_episodes=n_episodes, table=table, bootstrap_seed=seed)
     return Scores(("quantity", "phase"), numbers, settings, beside)

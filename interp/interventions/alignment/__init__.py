@@ -61,7 +61,7 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
 from interp.results.measure import Result
-from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
+from interp.stats.intervals import NO_NUMBER, Interval, share_interval
 from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
@@ -161,7 +161,7 @@ class AlignmentResult(Result):
         require_known("condition", condition, self.hits)
         counted = self.informative if informative else self.decided
         hits = (self.hits[condition] & counted).sum(1)
-        return ratio_interval(hits, counted.sum(1), participants=self.participants)
+        return share_interval(hits, counted.sum(1), participants=self.participants)
 
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
         """Return the interchange accuracy.
