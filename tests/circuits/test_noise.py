@@ -103,12 +103,7 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
     arguments = {"variant": "lin", "noise": True}
     monkeypatch.setitem(known_sites.FORMS, "noise", (Q, arguments))
     circuit = circuits.build(Q, **known_sites.SIZES[True][Q], **arguments)
-    located = {
-        (key, location.name) for key, locations in circuit.sites.items() for location in locations
-    }
-    rows = {(row.location_key, place) for row in circuit.carried for place in row.locations}
-    assert rows | set(circuit.partial) == located
-    assert not rows & set(circuit.partial)
+    known_sites.assert_every_location_has_a_row(circuit)
     frame = known_sites.sites(
         True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2
     )

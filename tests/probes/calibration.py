@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,20 +26,13 @@ from interp.core.algorithm import Episodes
 from interp.model.library import load
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
-from interp.support.checks import checked
-from lab.known.scores import exact_share
 from probes.fitting import fit_targets
 from probes.result import ProbeResult
 from probes.targets import compute, round_inputs
 from probes.values import TargetValues
 
-_MODELS = ("wma-handwired", "wma-learned-additive", "qlearning-learned")
-_EFFECTS = (0.05, 0.1, 0.2, 0.4)
-_SIZES = (16, 32, 64, 128)
-
 _Values = Float[Array, "episode round k"]
 _Inputs = Float[Array, "episode round d"]
-Advance = Callable[[int], None]
 
 
 def _order(values: _Values, rng: np.random.Generator) -> _Values:
@@ -97,57 +91,34 @@ each episode, or of other episodes; one draw per episode; a random walk; a rando
 the round index, with noise."""
 
 
-@checked
-@checked
-def nulls(
-    quick: bool = False,
-    advance: Advance = lambda steps: None,
-    *,
-    models: Sequence[str] = _MODELS,
-    kinds: Sequence[str] = tuple(NULLS),
-    n_sets: int | None = None,
-) -> pd.DataFrame:
+def nulls(models: Sequence[str], n_sets: int, n_episodes: int, n_rounds: int) -> pd.DataFrame:
     """Verdicts on planted nulls: one row per model, kind and set; ``bare``: without the inputs control."""
-    n_sets, n_episodes, n_rounds = (
-        (n_sets or (1 if quick else 12)),
-        (20 if quick else 32),
-        (10 if quick else 20),
-    )
     rows = []
     for name in models:
         model = load(name)
         blank = untrained(model, 0)
-        for kind in kinds:
-            for index in range(n_sets):
-                entropy = [list(NULLS).index(kind), index]
-                (state,) = np.random.SeedSequence(entropy).generate_state(1)
-                seed = int(state)
-                sample = partial(interp.tasks.of(model).sample_for, model, n_episodes, n_rounds)
-                episodes, others = sample(seed), sample(seed + 1)
-                x, x_blank = (rollout(m, episodes).latents[:, 1:] for m in (model, blank))
-                target = _planted(kind, model, episodes, others, seed)
-                (result,) = fit_targets(x, [target], copies=[(x_blank, None)], seed=seed)
-                (bare,) = fit_targets(
-                    x, [TargetValues.of(target.values)], copies=[(x_blank, None)], seed=seed
-                )
-                columns = {
-                    "model": name,
-                    "kind": kind,
-                    "set": index,
-                    "n_episodes": n_episodes,
-                    "n_rounds": n_rounds,
-                }
-                rows.append({**columns, **_verdict(result), "bare": bare.verdict})
-                advance(1)
+        sample = partial(interp.tasks.of(model).sample_for, model, n_episodes, n_rounds)
+        for kind, index in product(NULLS, range(n_sets)):
+            entropy = [list(NULLS).index(kind), index]
+            (state,) = np.random.SeedSequence(entropy).generate_state(1)
+            seed = int(state)
+            episodes, others = sample(seed), sample(seed + 1)
+            x, x_blank = (rollout(m, episodes).latents[:, 1:] for m in (model, blank))
+            target = _planted(kind, model, episodes, others, seed)
+            fit = partial(fit_targets, x, copies=[(x_blank, None)], seed=seed)
+            (result,) = fit([target])
+            (bare,) = fit([TargetValues.of(target.values)])
+            verdicts = {"verdict": result.verdict, "bare": bare.verdict}
+            rows.append({"model": name, "kind": kind, **verdicts})
     return pd.DataFrame(rows)
 
 
 def _planted(
     kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int
 ) -> TargetValues:
-    key = (interp.tasks.of(model).analysis.probed or (None,))[0]
-    target_of_episodes = compute(None if key is None else [key], episodes, model)[0]
-    target_of_others = compute(None if key is None else [key], others, model)[0]
+    key, *_ = interp.tasks.of(model).analysis.probed
+    (target_of_episodes,) = compute([key], episodes, model)
+    (target_of_others,) = compute([key], others, model)
     inputs, types = round_inputs(episodes)
     rng = np.random.default_rng([seed, 1])
     plant = NULLS[kind]
@@ -156,26 +127,16 @@ def _planted(
     return TargetValues(kind, values, tuple(outputs), inputs=inputs, types=types)
 
 
-@checked
 def power(
-    quick: bool = False,
-    advance: Advance = lambda steps: None,
-    *,
-    sizes: Sequence[int] | None = None,
-    effects: Sequence[float] = _EFFECTS,
-    designs: Sequence[str] = ("independent", "walk"),
-    n_sets: int | None = None,
+    designs: Sequence[str], sizes: Sequence[int], effects: Sequence[float], n_sets: int
 ) -> pd.DataFrame:
     """Verdicts on a planted effect: one row per design, true R2, number of episodes and set."""
-    sizes, n_sets = sizes or ((16, 64) if quick else _SIZES), n_sets or (5 if quick else 50)
     rows = []
-    for design in designs:
-        for n in sizes:
-            for effect in effects:
-                for index in range(n_sets):
-                    columns = {"design": design, "effect": effect, "n_episodes": n, "set": index}
-                    rows.append({**columns, **_verdict(_with_effect(design, effect, n, index))})
-                advance(1)
+    for design, n, effect, index in product(designs, sizes, effects, range(n_sets)):
+        result = _with_effect(design, effect, n, index)
+        numbers = {"r2": result.r2, "detectable": result.score.detectable}
+        settings = {"design": design, "effect": effect, "n_episodes": n}
+        rows.append({**settings, **numbers, "verdict": result.verdict})
     return pd.DataFrame(rows)
 
 
@@ -189,30 +150,3 @@ def _with_effect(design: str, effect: float, n: int, index: int) -> ProbeResult:
     y = signal + np.sqrt(1 - effect) * noise
     target = TargetValues("planted", y, ("y",), inputs=(rng.normal(size=(n, 20, 2)),))
     return fit_targets(x, [target], copies=[(blank, None)], seed=index)[0]
-
-
-def _verdict(result: ProbeResult) -> dict[str, Any]:
-    return {"r2": result.r2, "verdict": result.verdict, "detectable": result.score.detectable}
-
-
-def nulls_summary(frame: pd.DataFrame) -> str:
-    """How many nulls were called held, with the exact binomial interval, and the words by kind."""
-    lines = []
-    for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
-        wrong = frame[column] == "yes"
-        rate = exact_share(wrong)
-        share_text = f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
-        n_wrong, n_nulls = wrong.sum(), len(wrong)
-        lines.append(f"{what}: {n_wrong} of {n_nulls} nulls held ({share_text})")
-    words_by_kind = pd.crosstab(frame["kind"], frame["verdict"])
-    return "\n".join([*lines, words_by_kind.to_string()])
-
-
-def power_summary(frame: pd.DataFrame) -> str:
-    """The share called held, by true R2 and number of episodes."""
-    share = frame.assign(hit=frame["verdict"] == "yes").pivot_table(
-        "hit", ["design", "effect"], "n_episodes"
-    )
-    seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")
-    hits = f"Share held, by true R2 and number of episodes\n{share.round(2).to_string()}"
-    return f"{hits}\nMedian of the smallest score that would have been shown\n{seen.round(2).to_string()}"
