@@ -13,7 +13,6 @@ from scipy import stats
 
 from interp.stats import refit
 from tests.refusals import refuses
-from tests.test_refit import accuracy, accuracy_difference, bounds, ratio
 
 TAME = np.array(
     [[9.0, 10, 11, 10, 8], [14, 17, 15, 16, 15], [20, 22, 18, 20, 19], [19, 18, 21, 22, 23]]
@@ -21,6 +20,26 @@ TAME = np.array(
 WILD = np.array([[1.0, 2, 3, 6, 4], [9, 3, 2, 2, 8], [8, 4, 2, 6, 9], [3, 9, 8, 1, 9]])
 DATA = pytest.mark.parametrize("data", [TAME, WILD], ids=["tame", "wild"])
 """By row: losses, those of a control, references, and those of the control; by column: episodes."""
+
+
+def bounds(interval):
+    return interval.estimate, interval.low, interval.high
+
+
+def ratio(losses, references, n_folds, **options):
+    return refit.interval(losses, references, n_folds, "ratio", **options)
+
+
+def accuracy(hits, steps, n_folds, **options):
+    return refit.interval(np.subtract(steps, hits), steps, n_folds, "accuracy", **options)
+
+
+def accuracy_difference(hits, control_hits, steps, n_folds, control_steps=None, **options):
+    control_totals = steps if control_steps is None else control_steps
+    lost = np.subtract(steps, hits), np.subtract(control_totals, control_hits)
+    return refit.difference(
+        *lost, steps, n_folds, "accuracy", control_references=control_totals, **options
+    )
 
 
 def part(losses, references, n_folds):
