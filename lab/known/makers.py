@@ -330,11 +330,6 @@ OTHERS = {
 """Functions that make other machines, by task and key of the record."""
 
 
-def list_keys(task: str) -> list[str]:
-    """Return the keys of all records of a task for which there is a function."""
-    return [*ALGORITHMS[task], *EDITS[task], *OTHERS[task]]
-
-
 def make(task: str, key: str, *size: float) -> Machine:
     """Make the machine of a record.
 

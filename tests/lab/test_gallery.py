@@ -47,7 +47,8 @@ def test_every_specimen_says_what_is_right_and_why(task):
     keys = [record.key for record in RECORDS if record.task == task]
     assert len(keys) >= 16
     assert len(machines) == len(keys), "no key comes twice"
-    assert sorted(makers.list_keys(task)) == sorted(keys)
+    makers_of_keys = [*makers.ALGORITHMS[task], *makers.EDITS[task], *makers.OTHERS[task]]
+    assert sorted(makers_of_keys) == sorted(keys)
     families = {None, "", *interp.tasks.get(task).rivals()}
     for specimen in machines.values():
         assert set(specimen.right.values()) <= {"yes", "no", "either"}

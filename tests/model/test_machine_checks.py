@@ -125,21 +125,6 @@ def _good(m, carried, fed):
     return read_out(m, h, fed), {"h": next_state(m, h, fed)}
 
 
-class _Passes(nn.Module):
-    """Hands rounds to others of the batch only where nobody looks: a batch norm in training mode."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
-        self.norm = nn.BatchNorm1d(16)
-
-    cell = property(lambda self: self.inner.cell)
-
-    def read(self, x):
-        h, advice = x[:, :16], x[:, 16:]
-        return self.inner.read(torch.cat([self.norm(h), advice], 1))
-
-
 def cell(step=_good, **options):
     torch.manual_seed(0)
     return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, **options)

@@ -24,7 +24,6 @@ from probes.targets import TargetValues
 from tests.cases import cases
 
 N = 6
-OF_ALL = np.full(N, 8.0)
 
 
 def score(level, spread=0.0, n=N):
