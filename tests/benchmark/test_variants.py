@@ -9,9 +9,7 @@ from circuits.benchmark.known_machine import (
     rotate_residual_stream,
     with_distractors,
 )
-from interp.model.transformer import untrained
 from lab.variants import rescaled, widened
-from tests.benchmark.noise import noisy
 from tests.cases import cases
 from tests.refusals import refuses
 
@@ -105,34 +103,3 @@ def test_distractors_compute_something_that_the_latents_hold():
     of_distractors = run.latents[:, 1:, :, model.config.d_model :]
     assert (of_distractors.std((0, 1)) > 1e-3).all()
     refuses("n must be", with_distractors, model, 0)
-
-
-@pytest.mark.long
-def test_noise_has_the_size_asked_for_is_repeated_and_is_not_added_by_replay():
-    model = interp.load("wma-handwired", n_experts=3)
-    episodes = interp.tasks.of(model).sample_for(model, 64, 12, 0)
-    plain = interp.rollout(model, episodes)
-    noisy_model = noisy(model, 0.1, seed=0)
-    run = interp.rollout(noisy_model, episodes)
-    assert torch.equal(run.latents, interp.rollout(noisy_model, episodes).latents)
-    replayed_predictions, _, _ = interp.replay(noisy_model, run)
-    assert largest_difference(replayed_predictions, run.predictions) < 1e-12
-    many_episodes = interp.tasks.of(model).sample_for(model, 32, 30, 0)
-    known = interp.rollout(model, many_episodes).latents[:, 1:]
-    spread = model.read_state(known).flatten(0, 1).std(0)
-    noise = model.read_state(run.latents) - model.read_state(plain.latents)
-    noise_of_first_round = noise[:, 1].std(0)
-    assert torch.allclose(noise_of_first_round, 0.1 * spread, rtol=0.4)
-    assert torch.equal(interp.rollout(noisy(model, 0.0), episodes).predictions, plain.predictions)
-    refuses("sd must be", noisy, model, -1.0)
-
-
-def test_noise_is_the_same_where_an_activation_is_edited():
-    """So that the effect of a swap is the swap's, and not that of other noise."""
-    model = noisy(interp.load("wma-handwired", n_experts=2), 0.5, seed=1)
-    run = interp.rollout(model, interp.tasks.of(model).sample_for(model, 3, 4, 0))
-    edit = [("blocks.0.attn.hook_z", lambda z, hook: z)]
-    _, edited_latents, _ = interp.replay(model, run, fwd_hooks=edit)
-    _, latents, _ = interp.replay(model, run)
-    assert torch.equal(edited_latents, latents)
-    assert untrained(model, 0).config.name.endswith("noisy-untrained")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import interp
 from circuits.benchmark.known_machine import rotate_residual_stream, with_distractors
@@ -23,7 +24,6 @@ from interp.interventions.sites import Site
 from interp.model.transformer import untrained
 from interp.results.measure import NOT_RUN, NOTHING, SPANS, TOO_NEAR, UNTRAINED
 from interp.stats.intervals import NO_NUMBER, Interval
-from tests.benchmark.noise import noisy
 from tests.refusals import refuses
 
 SMALL = Budget(known=16, test=8, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
@@ -214,7 +214,15 @@ def test_in_variant_r_two_heads_fetch_for_two_others(reference_table):
 
 def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
     """Heads of a handwired machine that change nothing change nothing beside noise, too."""
-    table = tabulate(noisy(handwired(), 0.1), samples)
+    model = handwired()
+
+    def add_noise(update, hook):
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(update.shape, generator=generator, dtype=update.dtype)
+        return update + 0.1 * noise
+
+    model.hook_update.add_hook(add_noise, is_permanent=True)
+    table = tabulate(model, samples)
     idle = [i for i, head in enumerate(table.heads) if "-" in head or "tag" in head]
     assert len(idle) == 2
     assert table.lost[:, idle].max() < 1e-12

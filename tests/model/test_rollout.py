@@ -174,6 +174,18 @@ def test_a_played_rollout_with_attached_hooks_is_not_clean():
     refuses("made while hooks were attached", require_own, run, model)
 
 
+def test_a_permanent_hook_acts_once_in_a_rollout_and_in_its_replay():
+    model, episodes = expert_case()
+    plain = interp.rollout(model, episodes)
+    model.hook_update.add_hook(_halve, is_permanent=True)
+    run = interp.rollout(model, episodes)
+    before, after = plain.latents[:, 0], plain.latents[:, 1]
+    assert_close(run.latents[:, 1] - before, (after - before) / 2)
+    predictions, carried, _ = interp.replay(model, run)
+    assert_close(predictions, run.predictions, rtol=0, atol=1e-12)
+    assert_close(carried, run.latents[:, 1:], rtol=0, atol=1e-12)
+
+
 def test_hooked_rounds_are_cached_with_their_hooks():
     model, episodes = expert_case()
     hooks = {2: [(PATTERN, lambda pattern, hook: torch.zeros_like(pattern))]}
