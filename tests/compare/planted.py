@@ -1,25 +1,21 @@
 """Machines that are an algorithm in other coordinates, or one that is nearly the reference's, for tests of verdicts."""
 
 import copy
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from circuits.benchmark.known_machine import name_edited_model
 from circuits.compare import driver
 from circuits.compare.question import Compared, Question
 from circuits.compare.response import ResponsePart
 from interp.core.algorithm import Algorithm, Variable
-from interp.core.machine import Channel, Machine
-from interp.model.adapted import adapt
-from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.algorithms import weighted_majority
-from lab.known.by_algorithm import STATE, Computed
+from lab.known.unseen import Code
 
-Code = Callable[[Tensor], Tensor]
+Array = NDArray[np.float64]
 
 
 def prepared(monkeypatch, *models, **options) -> Compared:
@@ -35,92 +31,70 @@ def prepared(monkeypatch, *models, **options) -> Compared:
     return received[0]
 
 
-class _Coded(Computed):
-    def __init__(self, algorithm: Algorithm, layout: RoundLayout, code: Code, back: Code) -> None:
-        super().__init__(algorithm, layout)
-        self.code, self.back = code, back
-        self.register_buffer("first", code(self.first.unsqueeze(0))[0])
-        self.n_carried = len(self.first)
-
-    def parts(self, state):
-        return super().parts(self.back(state))
-
-    def flattened(self, state, like):
-        return self.code(super().flattened(state, like))
-
-
-def coded(algorithm: Algorithm, layout: RoundLayout, code: Code, back: Code, name: str) -> Machine:
-    """The algorithm, carried as ``code(state)``; ``back`` is the inverse."""
-    machine = _Coded(algorithm, layout, code, back)
-    channels, initial = [Channel(STATE, (machine.n_carried,))], lambda own: {STATE: own.first}
-    options = {"initial": initial, "reset": Computed.forget, "output": "probability", "name": name}
-    return adapt(machine, layout, step=Computed.step, channels=channels, **options)
-
-
 _GENERATOR = torch.Generator().manual_seed(3)
-_TURN, _ = torch.linalg.qr(torch.randn(4, 4, generator=_GENERATOR, dtype=torch.float64))
-_SCALES = torch.tensor([1000.0, 1.0, 1.0, 0.001], dtype=torch.float64)
-_STRETCH = torch.tensor([100.0, 10.0, 2.0, 1.0], dtype=torch.float64)
+_DRAWN = torch.randn(4, 4, generator=_GENERATOR, dtype=torch.float64)
+_TURN, _ = np.linalg.qr(_DRAWN.numpy())
+_SCALES = np.diag([1000.0, 1.0, 1.0, 0.001])
+_STRETCH = np.diag([100.0, 10.0, 2.0, 1.0])
 
 
-def linear(matrix: Tensor) -> tuple[Code, Code]:
-    """Return the code that is the state times a matrix, and the way back."""
-    inverse = matrix.inverse()
-    return lambda x: x @ matrix, lambda x: x @ inverse
+def linear(name: str, matrix: Array) -> Code:
+    """Return the code that is the state times a matrix."""
+    inverse = np.linalg.inv(matrix)
+
+    def encode(x: Array) -> Array:
+        return x @ matrix
+
+    def decode(c: Array) -> Array:
+        return c @ inverse
+
+    return Code(name, encode, decode)
 
 
-def subtract_first(x: Tensor) -> Tensor:
+def subtract_first(x: Array) -> Array:
     return x[:, 1:] - x[:, :1]
 
 
-def prepend_zero(x: Tensor) -> Tensor:
-    return torch.cat([0 * x[:, :1], x], 1)
+def prepend_zero(c: Array) -> Array:
+    return np.concatenate([0 * c[:, :1], c], 1)
 
 
-def round_to_8_bits(x: Tensor) -> Tensor:
-    centred = x - x.mean(1, keepdim=True)
-    return torch.round(centred * 32) / 32
+def round_to_8_bits(x: Array) -> Array:
+    centred = x - x.mean(1, keepdims=True)
+    return np.round(centred * 32) / 32
 
 
-def leave(x: Tensor) -> Tensor:
-    return x
-
-
-def permute_and_pad(x: Tensor) -> Tensor:
+def permute_and_pad(x: Array) -> Array:
     padding = 0 * x + 5
-    return torch.cat([x[:, [2, 0, 3, 1]], padding], 1)
+    return np.concatenate([x[:, [2, 0, 3, 1]], padding], 1)
 
 
-def unpad(x: Tensor) -> Tensor:
-    return x[:, [1, 3, 0, 2]]
+def bend(x: Array) -> Array:
+    return np.tanh(x @ _TURN / 6)
 
 
-def bend(x: Tensor) -> Tensor:
-    return torch.tanh(x @ _TURN / 6)
+def unbend(c: Array) -> Array:
+    return 6 * np.arctanh(c) @ _TURN.T
 
 
-def unbend(x: Tensor) -> Tensor:
-    return 6 * torch.atanh(x) @ _TURN.T
+def exponentiate(x: Array) -> Array:
+    return np.exp(0.4 * x)
 
 
-def exponentiate(x: Tensor) -> Tensor:
-    return torch.exp(0.4 * x)
+def take_log(c: Array) -> Array:
+    return np.log(np.maximum(c, 1e-9)) / 0.4
 
 
-def take_log(x: Tensor) -> Tensor:
-    return torch.log(x) / 0.4
-
-
-CODES: dict[str, tuple[Code, Code]] = {
-    "scaled": linear(_SCALES.diag()),
-    "rotated": linear(_TURN),
-    "stretched": linear(_STRETCH.diag() @ _TURN),
-    "differences": (subtract_first, prepend_zero),
-    "8 bits": (round_to_8_bits, leave),
-    "permuted and padded": (permute_and_pad, unpad),
-    "bent": (bend, unbend),
-    "exponential": (exponentiate, take_log),
-}
+_SCALED = linear("scaled", _SCALES)
+_ROTATED = linear("rotated", _TURN)
+_STRETCHED = linear("stretched", _STRETCH @ _TURN)
+_DIFFERENCES = Code("differences", subtract_first, prepend_zero)
+_ROUNDED = Code("8 bits", round_to_8_bits, lambda c: c)
+_PADDED = Code("permuted and padded", permute_and_pad, lambda c: c[:, [1, 3, 0, 2]])
+_BENT = Code("bent", bend, unbend)
+_EXPONENTIAL = Code("exponential", exponentiate, take_log)
+_ALL = (_SCALED, _ROTATED, _STRETCHED, _DIFFERENCES, _ROUNDED, _PADDED, _BENT, _EXPONENTIAL)
+CODES = {code.name: code for code in _ALL}
 """Coordinates of four log-weights, and the way back, in two cases up to their sum."""
 
 

@@ -23,7 +23,8 @@ from interp.tasks.lapses import stopped
 from interp.tasks.qlearning.families import acting
 from lab import known
 from lab.known import by_algorithm
-from tests.compare.planted import CODES, coded, relabelled, waiting
+from lab.known.unseen import in_code
+from tests.compare.planted import CODES, relabelled, waiting
 
 SMALL = Budget(known=16, test=12, rounds=12, starts=3, horizon=2, battery=4, edits=120, untrained=1)
 MAJORITY, UNASKED = weighted_majority(0.5), ResponsePart()
@@ -61,7 +62,7 @@ def _updated(wired, machine, response=UNASKED):
 def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired, code):
     """The same machine with its log-weights in units of 1000 to .001, turned, stretched, beside constants; and without
     their sum, which no prediction reads."""
-    machine = coded(MAJORITY, wired[0].model.layout, *CODES[code], code)
+    machine = in_code(MAJORITY, CODES[code])
     steps, measure = _updated(wired, machine)
     assert measure.verdict == "yes", measure
     if code == "8 bits":  # their rounding is noise
@@ -98,7 +99,7 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
 @pytest.mark.parametrize("code", ["bent", "exponential"])
 def test_a_code_that_affine_maps_do_not_read_is_not_said_to_be_updated_otherwise(wired, code):
     """A tanh of sums, and exponentials."""
-    machine = coded(MAJORITY, wired[0].model.layout, *CODES[code], code)
+    machine = in_code(MAJORITY, CODES[code])
     steps, measure = _updated(wired, machine)
     assert measure.verdict == "undecided"
     if code == "bent":  # affine maps read .96 of it
