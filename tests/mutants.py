@@ -114,12 +114,16 @@ def mutants(source: str) -> Iterator[Mutant]:
         before = ast.unparse(shown).strip()
         change()
         ast.fix_missing_locations(shown)
+        try:
+            compile(ast.fix_missing_locations(tree), "mutant", "exec")
+        except SyntaxError:  # a keyword that is swapped with another one of the same call
+            continue
         after = ast.unparse(shown).strip()
         name = f"{scope or 'module'}: {before} -> {after}"
         seen[name] += 1
         if seen[name] > 1:
             name = f"{name} #{seen[name]}"
-        yield Mutant(name, line, ast.fix_missing_locations(tree))
+        yield Mutant(name, line, tree)
 
 
 def _changes(
