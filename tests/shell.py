@@ -1,5 +1,6 @@
 """Commands, given as in a shell."""
 
+import json
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -25,6 +26,20 @@ def printed(*words: Any, **options: Any) -> str:
     """What a command prints that ends well."""
     result = invoked(*words, **options)
     assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def answer(*words: Any) -> Any:
+    """What a command that ends well answers as JSON."""
+    result = invoked(*words, "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def refusal(*words: Any, **options: Any) -> str:
+    """What a command says that is refused."""
+    result = invoked(*words, **options)
+    assert result.exit_code == 2, (result.output, result.exception)
     return result.output
 
 

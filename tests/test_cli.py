@@ -1,6 +1,5 @@
 """The command line: thin commands, one-sentence refusals with exit code 2, nothing half-written."""
 
-import json
 import logging
 import re
 import shlex
@@ -17,7 +16,7 @@ from interp.cli import options
 from interp.machines import learners  # noqa: F401 - its builders are registered once, before a row's own
 from interp.model import checkpoints, library
 from interp.support.files import read_rows
-from tests.shell import commands, invoked, printed
+from tests.shell import answer, commands, invoked, printed, refusal
 
 
 def test_models_lists_what_can_be_loaded():
@@ -27,9 +26,9 @@ def test_models_lists_what_can_be_loaded():
 
 
 def test_help_on_training_names_every_task_and_its_presets():
-    result = invoked("train", "--help")
-    assert "experts: laptop, laptop-replaced, laptop-wide, paper" in result.output
-    assert "qlearning: laptop, laptop-replaced, paper" in result.output
+    help_text = printed("train", "--help")
+    assert "experts: laptop, laptop-replaced, laptop-wide, paper" in help_text
+    assert "qlearning: laptop, laptop-replaced, paper" in help_text
 
 
 def test_verify_prints_every_variable_and_takes_several_sizes():
@@ -61,10 +60,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
         sys.modules, "interp.machines.presets", raising=False
     )  # what registers runs in each row anew
     with patch.dict(library.BUILT, clear=True), patch.dict(checkpoints.BUILDERS):
-        result = invoked(*shlex.split(row["command"]))
-    *estimate, refusal = result.output.splitlines()
-    assert result.exit_code == 2
-    assert row["said"] in refusal
+        refused = refusal(*shlex.split(row["command"]))
+    *estimate, sentence = refused.splitlines()
+    assert row["said"] in sentence
     ends = (
         " expected",
         "with default options.",
@@ -119,14 +117,13 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
 
 
 def test_the_version_is_the_packages():
-    assert invoked("--version").output == f"interp {interp.__version__}\n"
+    assert printed("--version") == f"interp {interp.__version__}\n"
 
 
 def test_json_is_one_object_and_quiet_leaves_names_alone():
-    listed = json.loads(invoked("models", "--json").stdout)
-    assert [model["name"] for model in listed["models"]] == invoked(
-        "models", "--quiet"
-    ).output.split()
+    listed = answer("models")
+    names = printed("models", "--quiet").split()
+    assert [model["name"] for model in listed["models"]] == names
     small = [
         "--experts",
         2,
@@ -139,35 +136,29 @@ def test_json_is_one_object_and_quiet_leaves_names_alone():
         "--set",
         "log_gamma=0.4",
     ]
-    printed = json.loads(invoked("verify", "wma-handwired", *small, "--json").stdout)
-    assert printed["exact"] is True
-    assert printed["settings"]["arguments"] == {"log_gamma": 0.4}
-    assert {check["variable"] for check in printed["checks"]} >= {"prediction", "next_log_weights"}
+    verified = answer("verify", "wma-handwired", *small)
+    assert verified["exact"] is True
+    assert verified["settings"]["arguments"] == {"log_gamma": 0.4}
+    assert {check["variable"] for check in verified["checks"]} >= {"prediction", "next_log_weights"}
 
 
 def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_those_of_an_episode(
     tmp_path,
 ):
     small = ["--round", 3, "--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path]
-    printed = json.loads(
-        invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").stdout
-    )
-    assert printed["n_episodes"] == 4
-    assert all(path.startswith(str(tmp_path)) for path in printed["files"])
-    refused = invoked("patch", "wma-learned-wide", "--rounds", 3, *small)
-    assert refused.exit_code == 2
-    assert "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
-    refused = invoked("patch", "wma-learned-wide", "--experts", 9, *small)
-    assert refused.exit_code == 2
-    assert "it serves n_experts 2 to 8" in refused.output
+    patched = answer("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small)
+    assert patched["n_episodes"] == 4
+    assert all(path.startswith(str(tmp_path)) for path in patched["files"])
+    refused = refusal("patch", "wma-learned-wide", "--rounds", 3, *small)
+    assert "round 3 is out of range: the episodes have rounds 0 to 2" in refused
+    refused = refusal("patch", "wma-learned-wide", "--experts", 9, *small)
+    assert "it serves n_experts 2 to 8" in refused
 
 
 def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path):
-    small = ["--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path, "--json"]
-    printed = json.loads(
-        invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).stdout
-    )
-    assert printed["round"] == 2
+    small = ["--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path]
+    patched = answer("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small)
+    assert patched["round"] == 2
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ import probes
 from interp.cli.evaluate import _list_model_rows
 from interp.support.files import json_values
 from interp.tasks import experts
-from tests.shell import invoked
+from tests.shell import answer, invoked
 
 SCHEMA = json.loads(
     (Path(__file__).parents[1] / "docs" / "schema.json").read_text(encoding="utf-8")
@@ -70,11 +70,10 @@ def test_the_checker_notices() -> None:
 @pytest.mark.long
 def test_commands_keep_the_schema(tmp_path: Path) -> None:
     """Verification and patching as they are printed; probes and evaluation as their results say it."""
-    small = ["--experts", "2", "--rounds", "4", "--episodes", "2", "--json"]
+    small = ["--experts", "2", "--rounds", "4", "--episodes", "2"]
     patch = ["--round", "2", "--map", "0", "--components", "resid_pre", "--out", str(tmp_path)]
     for command, options in (("verify", []), ("patch", patch)):
-        printed = json.loads(invoked(command, "wma-handwired", *small, *options).stdout)
-        check(printed, SCHEMA["$defs"][command])
+        check(answer(command, "wma-handwired", *small, *options), SCHEMA["$defs"][command])
     rows = pd.DataFrame(
         {"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]}
     )

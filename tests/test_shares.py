@@ -16,7 +16,7 @@ from interp.model.checkpoints import save_checkpoint
 from interp.support import shares
 from interp.support.workers import share
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import answer, invoked, printed, refusal
 from tests.test_signals import PROGRAM, start
 
 FILES = {"a": "a.csv", "b": "b.csv", "c": "c.csv"}
@@ -111,25 +111,22 @@ def test_shares_of_causal_tables_that_are_held_against_another_algorithm_are_ref
 ) -> None:
     command = ["patch", "wma-handwired", "--experts", 2, "--episodes", 4, "--round", 2, "--tables"]
     command += ["--out", tmp_path, *NONE_OF_A_FEW]
-    assert invoked(*command).exit_code == 0
-    refused = invoked(*command, "--hypothesis", "weighted_majority", "gain=0.5")
-    assert refused.exit_code == 2
-    assert "were made with hypothesis=None" in refused.output
+    printed(*command)
+    refused = refusal(*command, "--hypothesis", "weighted_majority", "gain=0.5")
+    assert "were made with hypothesis=None" in refused
 
 
 def test_shares_of_scores_beside_a_checkpoint_that_changed_are_refused(tmp_path: Path) -> None:
     """A network that is trained again in the same folder is another one."""
     traces, model = tmp_path / "traces", tmp_path / "model"
     few = ["--episodes", 1, "--rounds", 2, "--regime", "flat", "--conditions", "online-no-note"]
-    assert invoked("llm", "run", "--agent", "counter", *few, "--out", traces).exit_code == 0
+    printed("llm", "run", "--agent", "counter", *few, "--out", traces)
     command = ["llm", "score", traces, "--models", model, "--out", tmp_path / "out", *NONE_OF_A_FEW]
     save_checkpoint(interp.load("wma-gru"), model)
-    assert invoked(*command).exit_code == 0
+    printed(*command)
     shutil.rmtree(model)
     save_checkpoint(interp.load("wma-gru").untrained(0), model)
-    refused = invoked(*command)
-    assert refused.exit_code == 2
-    assert f"were made with the content of {model}" in refused.output
+    assert f"were made with the content of {model}" in refusal(*command)
 
 
 def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
@@ -141,7 +138,7 @@ def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     table = shares.status(tmp_path)
     assert table["state"].tolist() == ["done", "partial", "absent"]
     assert table["seconds"].notna().tolist() == [True, False, False]
-    status = json.loads(invoked("status", tmp_path, "--json").stdout)
+    status = answer("status", tmp_path)
     assert [part["state"] for part in status["parts"]] == table["state"].tolist()
     assert shares.divide(tmp_path, files, {}, shares.PLAN) == ["second"]
     assert list(shares.iterate_undone(tmp_path, files, {})) == ["second", "third"]
@@ -165,15 +162,9 @@ def test_a_result_from_before_the_work_was_divided_is_made_again(tmp_path: Path)
 def test_a_command_says_how_much_is_done_where_its_work_was_divided(tmp_path: Path) -> None:
     """Of work that was never divided it says nothing, and ends well."""
     command = ["audit", "wma-gru", "--quick", "--out", tmp_path]
-    alone = invoked(*command)
-    assert alone.exit_code == 0
-    assert "parts are in" not in alone.output
-    of_share = invoked(*command, "--shard", "1/1")
-    assert of_share.exit_code == 0
-    assert "1/1: 1 of 1 parts are in" in of_share.output
-    together = invoked(*command)
-    assert together.exit_code == 0
-    assert "1 of 1 parts are in" in together.output
+    assert "parts are in" not in printed(*command)
+    assert "1/1: 1 of 1 parts are in" in printed(*command, "--shard", "1/1")
+    assert "1 of 1 parts are in" in printed(*command)
     assert not (tmp_path / shares.WORK_FILE).exists()
 
 

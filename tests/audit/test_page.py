@@ -13,7 +13,7 @@ from interp.audit import Budget
 from interp.tasks import experts
 from tests.audit import shipped
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import answer, printed
 
 TINY = Budget(episodes=12, rounds=5, writes=2, copies=1)
 
@@ -29,13 +29,10 @@ def told(monkeypatch, tmp_path):
         "2",
         "--quick",
         "--report",
-        "--json",
         "--out",
-        str(tmp_path),
+        tmp_path,
     ]
-    result = invoked(*words)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout), tmp_path / "wma-handwired"
+    return answer(*words), tmp_path / "wma-handwired"
 
 
 @pytest.mark.long
@@ -71,8 +68,7 @@ def test_the_page_counts_the_recorded_episodes_of_the_audit(monkeypatch, tmp_pat
     table = tmp_path / "people.csv"
     rounds.to_csv(table, index=False)
     command = ["audit", "wma-handwired", "--experts", "2", "--quick", "--report"]
-    result = invoked(*command, "--recorded", str(table), "--out", str(tmp_path))
-    assert result.exit_code == 0, result.output
+    printed(*command, "--recorded", table, "--out", tmp_path)
     (page,) = (tmp_path / "wma-handwired").glob("wma-handwired*.html")
     assert '"run": "14 episodes of 5 rounds, ' in unescape(page.read_text("utf-8"))
     settings = json.loads((tmp_path / "wma-handwired" / "audit.json").read_text())["settings"]

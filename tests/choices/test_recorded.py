@@ -15,7 +15,7 @@ from interp.choices.recorded import _compute_logits, _read_inputs, fit_cell
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import win_stay
 from tests.refusals import refuses
-from tests.shell import invoked, printed
+from tests.shell import answer, printed, refusal
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +129,8 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
         "stays=0.9",
         "--out",
         tmp_path / "probes",
-        "--json",
     )
-    command = invoked("probe", tmp_path / "mine" / "model", *recorded, *probe_options)
-    probed = json.loads(command.stdout)
+    probed = answer("probe", tmp_path / "mine" / "model", *recorded, *probe_options)
     assert probed["n_episodes"] == 6
     assert probed["recorded"]["participants"] == 6
     assert probed["recorded"]["algorithm"] == "win-stay lose-shift (stays 0.9, shifts 0.9)"
@@ -161,9 +159,7 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
             "leave --episodes, --rounds and --regime out",
         ),
     ):
-        refused = invoked(command, *options, *recorded)
-        assert refused.exit_code == 2
-        assert message in refused.output
+        assert message in refusal(command, *options, *recorded)
 
 
 def test_an_even_guess_is_among_what_is_offered():

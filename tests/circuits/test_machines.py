@@ -13,7 +13,7 @@ from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_major
 from interp.tasks.qlearning.algorithms import q_learning
 from tests import handmade
 from tests.refusals import refuses
-from tests.shell import invoked, printed
+from tests.shell import invoked, printed, refusal
 
 
 @pytest.mark.parametrize(("decay", "rounds"), [(0.8, 80), (handmade.KEPT, 50)])
@@ -128,12 +128,10 @@ def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
         "decay": 0.8,
     }
     assert {check["variable"] for check in output["checks"]} == {"distribution", "carried_state"}
-    refused = invoked("verify", "my-majority", *small, "--experts", 2, 3)
-    assert refused.exit_code == 2
-    assert "give --experts one number" in refused.output
-    refused = invoked("verify", "my-majority", *small, "--dtype", "float32")
-    assert refused.exit_code == 2
-    assert "leave --dtype out" in refused.output
+    refused = refusal("verify", "my-majority", *small, "--experts", 2, 3)
+    assert "give --experts one number" in refused
+    refused = refusal("verify", "my-majority", *small, "--dtype", "float32")
+    assert "leave --dtype out" in refused
 
 
 def test_a_machine_of_known_state_says_what_it_computes():

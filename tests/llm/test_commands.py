@@ -12,15 +12,10 @@ import pytest
 
 from interp.llm.backend import AGENTS, PLAYERS
 from interp.llm.runner import RunSummary, play_demo
-from tests.shell import invoked
+from tests.shell import invoked, printed, refusal
 
 SMALL = ["--episodes", "2", "--rounds", "6", "--regime", "flat"]
 SMALL += ["--conditions", "online-note-only", "weather-no-note"]
-
-
-def interp(*arguments: object) -> tuple[int, str]:
-    result = invoked("llm", *arguments)
-    return result.exit_code, result.output
 
 
 @pytest.mark.long
@@ -28,15 +23,13 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     """A newcomer's path: play, score, page; a second run finds everything done."""
     server = serve(lambda number, body: AGENTS["counter"](body["messages"]))
     command = ["run", "tester", "--base-url", server.url, *SMALL, "--out", tmp_path / "traces"]
-    code, printed = interp(*command, "--prices", 1, 0.1, 2)
-    assert code == 0
-    assert "4 episodes, 36 calls" in printed
-    assert "4 of 4 episodes" in printed
-    assert "cost" in printed
+    shown = printed("llm", *command, "--prices", 1, 0.1, 2)
+    assert "4 episodes, 36 calls" in shown
+    assert "4 of 4 episodes" in shown
+    assert "cost" in shown
     assert len(server.requests) == 36
-    code, printed = interp(*command)
-    assert code == 0
-    assert "0 calls now and 36 before" in printed
+    shown = printed("llm", *command)
+    assert "0 calls now and 36 before" in shown
     assert len(server.requests) == 36
     sent = server.requests[0]
     assert (sent["temperature"], sent["max_tokens"]) == (0, 2048)
@@ -50,25 +43,23 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
         "--extra-body",
     ]
     elsewhere = ["--out", tmp_path / "other"]
-    interp(*command, *elsewhere, *nothing_sent, '{"max_completion_tokens": 99}')
+    invoked("llm", *command, *elsewhere, *nothing_sent, '{"max_completion_tokens": 99}')
     sent = server.requests[-1]
     assert not {"temperature", "max_tokens"} & sent.keys()
     assert sent["max_completion_tokens"] == 99
     beside = ["--models", "wma-handwired", "--out", tmp_path / "scores"]
-    code, printed = interp("score", tmp_path / "traces", *beside)
-    assert code == 0
-    assert "tester" in printed
-    assert "oracle" in printed
+    shown = printed("llm", "score", tmp_path / "traces", *beside)
+    assert "tester" in shown
+    assert "oracle" in shown
     final = pd.read_csv(tmp_path / "scores" / "final.csv")
     assert {"follow the leader", "tester"} <= set(final["model"])
     names = {path.stem for path in (tmp_path / "scores").iterdir()}
     notes = {"note_rounds", "note_summary", "notes"}
     assert names == {"final", "curves", "behaviour", "read", "provenance"} | notes
     assert len(pd.read_csv(tmp_path / "scores" / "notes.csv")) == 12
-    assert "tester, online-note-only, flat: undecided: fewer than 8" in printed
-    code, printed = interp("report", tmp_path / "traces", "--out", tmp_path)
-    assert code == 0
-    assert printed.startswith(str(tmp_path / "llm.html"))
+    assert "tester, online-note-only, flat: undecided: fewer than 8" in shown
+    shown = printed("llm", "report", tmp_path / "traces", "--out", tmp_path)
+    assert shown.startswith(str(tmp_path / "llm.html"))
     assert (tmp_path / "llm.html").stat().st_size > 50_000
 
 
@@ -78,17 +69,14 @@ def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(
 ) -> None:
     """The default that needs nothing: the same traces, resumed, and their notes as tables."""
     run = ["run", "--agent", name, *SMALL, "--out", tmp_path / "traces"]
-    code, printed = interp(*run)
-    assert code == 0
-    assert "4 of 4 episodes" in printed
-    assert "36 calls now and 0 before" in printed
-    assert "0 calls now and 36 before" in interp(*run)[1]
-    code, printed = interp(*run, "--rounds", 8)
-    assert code == 2
-    assert "has 6 rounds, and 8 were asked for" in " ".join(printed.split())
-    code, printed = interp("score", tmp_path / "traces", "--out", tmp_path / "scores")
-    assert code == 0
-    assert "online-note-only" in printed
+    shown = printed("llm", *run)
+    assert "4 of 4 episodes" in shown
+    assert "36 calls now and 0 before" in shown
+    assert "0 calls now and 36 before" in printed("llm", *run)
+    refused = refusal("llm", *run, "--rounds", 8)
+    assert "has 6 rounds, and 8 were asked for" in " ".join(refused.split())
+    shown = printed("llm", "score", tmp_path / "traces", "--out", tmp_path / "scores")
+    assert "online-note-only" in shown
     by_round = pd.read_csv(tmp_path / "scores" / "note_rounds.csv")
     assert by_round["round"].tolist() == list(range(1, 7))
     notes = pd.read_csv(tmp_path / "scores" / "notes.csv")
@@ -99,23 +87,21 @@ def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(
 @pytest.mark.long
 def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
     """A foreign result that cannot be read: told on standard error, in a table, on the page; copies, too."""
-    interp("run", "--agent", "counter", *SMALL, "--out", tmp_path / "in" / "a")
+    printed("llm", "run", "--agent", "counter", *SMALL, "--out", tmp_path / "in" / "a")
     (tmp_path / "in" / "result.json").write_text("{}")
-    code, printed = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
-    assert code == 0
-    assert "set aside 1 times: result.json" in " ".join(printed.split())
-    assert "lacks the field 'meta'" in printed
+    shown = printed("llm", "score", tmp_path / "in", "--out", tmp_path / "scores")
+    assert "set aside 1 times: result.json" in " ".join(shown.split())
+    assert "lacks the field 'meta'" in shown
     assert pd.read_csv(tmp_path / "scores" / "read.csv")["status"].value_counts().to_dict() == {
         "read": 4,
         "set aside": 1,
     }
-    interp("report", tmp_path / "in", "--out", tmp_path)
+    printed("llm", "report", tmp_path / "in", "--out", tmp_path)
     assert "Files that were not read" in (tmp_path / "llm.html").read_text()
     shutil.copytree(tmp_path / "in" / "a", tmp_path / "in" / "b")
-    code, printed = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
-    assert code == 0
-    assert "a copy of" in " ".join(printed.split())
-    assert "4 episodes read, 5 files or parts of files set aside" in " ".join(printed.split())
+    shown = printed("llm", "score", tmp_path / "in", "--out", tmp_path / "scores")
+    assert "a copy of" in " ".join(shown.split())
+    assert "4 episodes read, 5 files or parts of files set aside" in " ".join(shown.split())
 
 
 def test_the_demo_plays_every_agent(tmp_path: Path) -> None:
@@ -143,10 +129,9 @@ def play_within_a_loop(folder: Path) -> dict[str, RunSummary]:
 @pytest.mark.slow  # 80 s of one core: the whole demo with its report
 def test_the_demo_command(tmp_path: Path) -> None:
     """Scores and a page, offline; the agents keep their order: counting beats the last step, which beats a coin."""
-    code, printed = interp("demo", "--out", tmp_path)
-    assert code == 0
+    shown = printed("llm", "demo", "--out", tmp_path)
     assert (tmp_path / "llm.html").stat().st_size > 100_000
-    assert "random: tosses a coin" in printed
+    assert "random: tosses a coin" in shown
     final = pd.read_csv(tmp_path / "scores" / "final.csv").query(
         "regime == 'stratified' and missing == 'wrong'"
     )
@@ -157,8 +142,7 @@ def test_the_demo_command(tmp_path: Path) -> None:
 def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
     """Calls, tokens and cost without a server, and without a file."""
     nowhere = ["--base-url", "http://127.0.0.1:1/v1"]
-    code, printed = interp("run", "m", *nowhere, *SMALL, "--out", tmp_path / "t", "--dry-run")
-    assert code == 0
-    assert "4 episodes, 36 calls" in printed
-    assert "nothing was asked" in printed
+    shown = printed("llm", "run", "m", *nowhere, *SMALL, "--out", tmp_path / "t", "--dry-run")
+    assert "4 episodes, 36 calls" in shown
+    assert "nothing was asked" in shown
     assert not (tmp_path / "t").exists()

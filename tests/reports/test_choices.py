@@ -16,7 +16,7 @@ from interp.model.checkpoints import save_checkpoint
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
 from reports import choices
-from tests.shell import invoked
+from tests.shell import answer, printed, refusal
 
 
 @pytest.fixture
@@ -48,18 +48,12 @@ def table(tmp_path):
 
 @pytest.mark.long
 def test_a_table_becomes_a_page(table, few, tmp_path):
-    ran = invoked(
-        "choices",
-        table,
-        *["--participant", "who", "--quick", "--json", "--out"],
-        tmp_path / "pages",
-    )
-    assert ran.exit_code == 0, ran.output
-    printed = json.loads(ran.stdout)
-    assert printed["closest"] == "rescorla_wagner"
-    assert abs(printed["parameters"]["rate"] - 0.6) < 0.2
-    assert printed["families"][0]["family"] == "rescorla_wagner"
-    assert len(printed["files"]) == 1
+    command = ["choices", table, "--participant", "who", "--quick", "--out", tmp_path / "pages"]
+    explained = answer(*command)
+    assert explained["closest"] == "rescorla_wagner"
+    assert abs(explained["parameters"]["rate"] - 0.6) < 0.2
+    assert explained["families"][0]["family"] == "rescorla_wagner"
+    assert len(explained["files"]) == 1
     page = (tmp_path / "pages" / "people.html").read_text("utf-8")
     for expected in (
         "Participants",
@@ -93,12 +87,8 @@ def test_people_a_network_and_a_language_model_on_one_page(table, few, tmp_path)
     people = bandit.read(table, participant="who")
     network = save_checkpoint(fit_cell(people, n_folds=2, steps=60).machine, tmp_path / "gru")
     beside = [f"network={network}", f"model={chats}", "reward=points", "choice=choice"]
-    ran = invoked(
-        *["choices", table, "--participant", "who", "--quick", "--json"],
-        *["--beside", *beside, "--out", tmp_path / "pages"],
-    )
-    assert ran.exit_code == 0, ran.output
-    output = json.loads(ran.stdout)
+    command = ["choices", table, "--participant", "who", "--quick", "--beside", *beside]
+    output = answer(*command, "--out", tmp_path / "pages")
     assert output["closest"] == "rescorla_wagner"
     assert output["beside"]["model"] == ["win_stay"]
     assert output["beside"]["network"][0] == "rescorla_wagner"
@@ -136,24 +126,20 @@ def test_each_player_is_analysed_as_alone(few, tmp_path):
     ids=["the table's own", "no such model", "a name that stands twice", "a column of no player"],
 )
 def test_players_beside_are_named(words, message, table, tmp_path):
-    ran = invoked("choices", table, "--participant", "who", "--beside", *words, "--out", tmp_path)
-    assert ran.exit_code == 2
-    assert message in ran.output
+    command = ["choices", table, "--participant", "who", "--beside", *words, "--out", tmp_path]
+    assert message in refusal(*command)
 
 
 def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
-    ran = invoked("choices", table, "--out", tmp_path)
-    assert ran.exit_code == 2
-    assert "participant=NAME, one of who, trial, choice, outcome" in ran.output
+    refused = refusal("choices", table, "--out", tmp_path)
+    assert "participant=NAME, one of who, trial, choice, outcome" in refused
 
 
 @pytest.mark.long
 def test_a_page_says_how_many_of_a_cohort_are_fitted_as_one(table, tmp_path, monkeypatch):
     monkeypatch.setattr(players, "MOST_TOGETHER", 100)
-    ran = invoked("choices", table, "--participant", "who", "--quick", "--out", tmp_path)
-    (drawn,) = re.findall(
-        r"\d+ of \d+ participants, drawn at random, are fitted as one\.", ran.stdout
-    )
+    shown = printed("choices", table, "--participant", "who", "--quick", "--out", tmp_path)
+    (drawn,) = re.findall(r"\d+ of \d+ participants, drawn at random, are fitted as one\.", shown)
     assert drawn in (tmp_path / "people.html").read_text()
 
 
@@ -167,19 +153,19 @@ def test_two_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypa
     pd.concat(twice).to_csv(table, index=False)
     command = ["choices", table, "--participant", "who"]
     together = [*command, "--out", tmp_path / "together"]
-    planned = invoked(*together, "--plan").stdout
+    planned = printed(*together, "--plan")
     assert "1 of 3 parts are in" in planned
     assert "sbatch --array=1-2 " in planned
     for shard in ("1/2", "2/2"):
-        assert invoked(*together, "--shard", shard).exit_code == 0
-    status = json.loads(invoked("status", tmp_path / "together/parts", "--json").stdout)
+        printed(*together, "--shard", shard)
+    status = answer("status", tmp_path / "together/parts")
     assert {part["state"] for part in status["parts"]} == {"done"}
-    assert "this command has seed=1" in invoked(*together, "--seed", "1").stderr
-    assert "made with table=" in invoked(*together, "--scale", "50", "--shard", "1/2").stderr
-    assert "nothing is left to divide" in invoked(*together, "--quick", "--shard", "1/2").stderr
-    invoked(*command, "--out", tmp_path / "alone")
+    assert "this command has seed=1" in refusal(*together, "--seed", "1")
+    assert "made with table=" in refusal(*together, "--scale", "50", "--shard", "1/2")
+    assert "nothing is left to divide" in refusal(*together, "--quick", "--shard", "1/2")
+    printed(*command, "--out", tmp_path / "alone")
     monkeypatch.setattr(choices, "explain_part", _refuse_to_fit)
-    assert invoked(*together).exit_code == 0
+    printed(*together)
     pages = [(tmp_path / name / "people.html").read_bytes() for name in ("alone", "together")]
     assert pages[0] == pages[1]
 

@@ -1,7 +1,6 @@
 """A report is a list of parts: what each is given, what becomes of one that fails, and what any task's report holds."""
 
 import importlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from reports.tasks import default_parts, experts, parts_for
 from tests.refusals import refuses
 from tests.reports.conftest import SMALL, tiny
 from tests.reports.test_build import section, titles
-from tests.shell import invoked
+from tests.shell import answer, invoked
 from tests.test_json import SCHEMA, check
 
 
@@ -125,10 +124,9 @@ def test_the_json_is_the_measures_of_the_page(
         "--rounds",
         "10",
         "--out",
-        str(tmp_path),
-        "--json",
+        tmp_path,
     ]
-    printed = json.loads(invoked(*words).stdout)
+    printed = answer(*words)
     check(printed, SCHEMA["$defs"]["report"])
     assert printed["measures"] == [json_values(claim.to_dict())]
     assert printed["not_computed"] == {}
