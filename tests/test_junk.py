@@ -277,8 +277,7 @@ JUNK_OF_METHODS = {
 @pytest.mark.parametrize("name", [*JUNK_OF_FUNCTIONS, *JUNK_OF_METHODS])
 def test_junk_that_once_raised_something_else_is_refused_by_name(name):
     arguments, words = {**JUNK_OF_FUNCTIONS, **JUNK_OF_METHODS}[name]
-    with pytest.raises(InputError, match=words):
-        {**junk.surface(), **junk_methods.methods()}[name](**arguments)
+    refuses(words, {**junk.surface(), **junk_methods.methods()}[name], **arguments)
 
 
 ABSURD = {

@@ -164,11 +164,15 @@ def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_tab
     """Cycles of two points alternate: a[1] reads b[0], and b[1] reads a[1]."""
     options = {"outcome": "latents", "round": [3], "split": Split(n_random=0)}
     assert share(mediate(doubling, *pair, "b[0]", "a[1]", **options)) == pytest.approx((1, 1))
-    with pytest.raises(
-        InputError,
-        match=r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$",
-    ):
-        mediate(doubling, *pair, "a[1]", "b[0]", **options)
+    refuses(
+        r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$",
+        mediate,
+        doubling,
+        *pair,
+        "a[1]",
+        "b[0]",
+        **options,
+    )
 
 
 class Tokens(nn.Module):
@@ -216,10 +220,15 @@ def test_what_is_written_into_a_state_is_decoded(pair):
     of_state = mediate(gru(), *pair, "latent", ["new", "cell"], outcome=first_two, **options)
     assert share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6)
     assert abs(share(of_state, "new")[0]) < 0.9
-    with pytest.raises(
-        InputError, match="'gru' is a learned model: its state has no exact readout; give outcome="
-    ):
-        mediate(gru(), *pair, "latent", "cell", outcome="state")
+    refuses(
+        "'gru' is a learned model: its state has no exact readout; give outcome=",
+        mediate,
+        gru(),
+        *pair,
+        "latent",
+        "cell",
+        outcome="state",
+    )
 
 
 def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
@@ -261,10 +270,12 @@ def test_a_point_with_the_name_of_a_transformer_s_component_makes_no_transformer
     swept_sites = probes.sweep(machine, pair[0], ["label"], n_untrained=1).to_frame()["site"]
     assert set(swept_sites) == {"latent@h", "embed", "resid_pre", "resid_post"}
     for key in ("mlp_out", "attn_out"):
-        with pytest.raises(InputError, match="; its points are latent, embed, resid_pre, resid_po"):
-            sites.component(key, machine)
-    with pytest.raises(InputError, match="its points are latent, embed, resid_pre, resid_post"):
-        sites.sites(machine, components="z")
+        refuses(
+            "; its points are latent, embed, resid_pre, resid_po", sites.component, key, machine
+        )
+    refuses(
+        "its points are latent, embed, resid_pre, resid_post", sites.sites, machine, components="z"
+    )
 
 
 # Alignment.

@@ -227,8 +227,13 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     by_itself = steer(machine, episodes, algorithm, Doses("log_weights[e_1]"), round=5)
     assert by_itself.algorithm == pytest.approx(known.algorithm)
     assert by_itself.model == pytest.approx(known.model, abs=1e-2)
-    with pytest.raises(interp.InputError, match="not how it is written"):
-        write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
+    refuses(
+        "not how it is written",
+        write_state,
+        machine,
+        interp.rollout(machine, episodes).latents,
+        torch.zeros(N_EXPERTS),
+    )
     refuses("pass a probe's direction", state_direction, gru(), [1.0, 0, 0, 0])
     refuses(
         r"unknown number of the memory 'log_weights\[p_1\]'.*Valid: log_weights\[e_1\]",
@@ -239,10 +244,15 @@ def test_a_known_machine_steers_as_its_algorithm(others):
         Doses("log_weights[p_1]"),
         round=5,
     )
-    with pytest.raises(interp.InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
-        steer(
-            machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=torch.zeros(4)), round=5
-        )
+    refuses(
+        r"a direction must be \[row, width\] = \(2, 4\)",
+        steer,
+        machine,
+        episodes,
+        algorithm,
+        Doses([1.0, 0, 0, 0], direction=torch.zeros(4)),
+        round=5,
+    )
 
 
 def test_controls_are_as_wide_as_the_place(others):
@@ -361,11 +371,14 @@ def test_every_table_stands_in_its_place(tmp_path):
             .note.str.startswith("not applicable: lstm has no attention heads, and")
             .all()
         )
-    with pytest.raises(
-        interp.InputError,
-        match="lstm has no attention heads, and circuits of edges are of heads; use",
-    ):
-        causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
+    refuses(
+        "lstm has no attention heads, and circuits of edges are of heads; use",
+        causal_tables.circuit_tables,
+        machine,
+        experts.sample(8, 6, N_EXPERTS, seed=0),
+        3,
+        0,
+    )
 
 
 def test_channels_are_named_in_sites():

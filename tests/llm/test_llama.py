@@ -12,8 +12,8 @@ from interp.llm.plan import instances, plan
 from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
-from interp.support.errors import InputError
 from tests.llm.tiny import write_tiny_gguf
+from tests.refusals import refuses
 
 Start = Callable[..., str]
 
@@ -129,10 +129,14 @@ def test_a_real_401_stops_and_the_right_key_goes_on(
     locked = llama(8192, ("the-right-key-123",))
     settings = Settings("tiny", response_format="grammar")
     monkeypatch.setenv("LLAMA_KEY", "a-wrong-key-456")
-    with pytest.raises(
-        InputError, match=r"refused the request \(401\).*check the key in LLAMA_KEY"
-    ):
-        play(locked, tmp_path, settings, key_env="LLAMA_KEY")
+    refuses(
+        r"refused the request \(401\).*check the key in LLAMA_KEY",
+        play,
+        locked,
+        tmp_path,
+        settings,
+        key_env="LLAMA_KEY",
+    )
     monkeypatch.setenv("LLAMA_KEY", "the-right-key-123")
     assert play(locked, tmp_path, settings, CONDITIONS[:1], key_env="LLAMA_KEY").complete
     assert not any(b"the-right-key-123" in path.read_bytes() for path in tmp_path.rglob("*.jsonl"))

@@ -13,7 +13,6 @@ from interp.machines import RoundEncoder
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, _run_cycles, _run_mixer, thoughts
 from interp.model.opened import OpenedCell
-from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
     ENCODER,
     KINDS,
@@ -303,10 +302,9 @@ def test_files_that_hold_no_agent_are_refused(tmp_path):
         "features_extractor.cnn.0.weight",
         "log_std",
     ):  # the second: actions are numbers, not classes
-        with pytest.raises(
-            InputError, match=re.escape(f"than a policy of discrete actions ({beside})")
-        ):
-            interp.machines.read_agent(agent_file(tmp_path, **{beside: torch.zeros(1)}))
+        path = agent_file(tmp_path, **{beside: torch.zeros(1)})
+        sentence = re.escape(f"than a policy of discrete actions ({beside})")
+        refuses(sentence, interp.machines.read_agent, path)
     (tmp_path / "text.zip").write_text("nothing")
     refuses("give the file that model", interp.machines.read_agent, tmp_path / "text.zip")
     refuses("activation", interp.machines.read_agent, agent_file(tmp_path), activation="sine")
@@ -316,15 +314,22 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
     without_core = Mine(nn.GRU(5, WIDTH))
     nothing_embedded = Embedded(lambda m, fed: None, 2, 0, 0)
     options = {"embedded": nothing_embedded, "read": lambda m, y, fed: y}
-    with pytest.raises(
-        InputError,
-        match="core 'memory' must name a model of transformers with recurrent layers, got GRU",
-    ):
-        interp.machines.state_space(without_core, LAYOUT, core="memory", **options)
-    with pytest.raises(
-        InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"
-    ):
-        interp.machines.thoughts(without_core, LAYOUT, n_rounds=2, **options)
+    refuses(
+        "core 'memory' must name a model of transformers with recurrent layers, got GRU",
+        interp.machines.state_space,
+        without_core,
+        LAYOUT,
+        core="memory",
+        **options,
+    )
+    refuses(
+        "core 'transformer' must name a GPT2Model of transformers, got NoneType",
+        interp.machines.thoughts,
+        without_core,
+        LAYOUT,
+        n_rounds=2,
+        **options,
+    )
     beyond = {**options, "embedded": Embedded(lambda m, fed: None, 2, 0, 2)}
     refuses(
         "slot of embedded must be an integer >= 0 and <= 1",
@@ -334,18 +339,17 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
         n_rounds=2,
         **beyond,
     )
-    with pytest.raises(
-        InputError, match="block 'body' must name a submodule; there are memory, head"
-    ):
-        interp.machines.loop(
-            without_core,
-            LAYOUT,
-            cycles=2,
-            shape=(3,),
-            encode=options["read"],
-            read=options["read"],
-            block="body",
-        )
+    refuses(
+        "block 'body' must name a submodule; there are memory, head",
+        interp.machines.loop,
+        without_core,
+        LAYOUT,
+        cycles=2,
+        shape=(3,),
+        encode=options["read"],
+        read=options["read"],
+        block="body",
+    )
     refuses(
         "expected an HrmTextForCausalLM", interp.machines.hrm, without_core, LAYOUT, outcomes=[0, 1]
     )

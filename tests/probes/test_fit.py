@@ -354,8 +354,12 @@ def test_decoding_another_run(model, run, learned, episodes):
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-4)
     assert len(decoded.to_frame()) == 3 * 60 * 3
     assert decoded.plot(episode=2).axes
-    with pytest.raises(InputError, match=r"fitted on model 'wma-handwired'.*the run is of 'toy'"):
-        result.decode(interp.rollout(learned, others), others)
+    refuses(
+        r"fitted on model 'wma-handwired'.*the run is of 'toy'",
+        result.decode,
+        interp.rollout(learned, others),
+        others,
+    )
     of_array = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes))
     refuses("fitted on an array", of_array.decode, run)
     refuses("no true values", result.decode(run).plot)
@@ -495,10 +499,12 @@ def test_values_whose_squares_are_no_numbers_are_refused(method, part, scale):
 
 def test_activations_that_no_probe_can_hold_are_refused_with_what_they_would_take():
     """A cache of 302 rows is 19,328 numbers a round: a whole page of such a machine was once killed for its memory."""
-    with pytest.raises(
-        InputError, match=r"a probe of 200,000 numbers a round .* would take about 2\.88e\+03 GB"
-    ):
-        probes.fit(np.zeros((6, 2, 1, 200_000), np.float32), np.zeros((6, 2, 1)))
+    refuses(
+        r"a probe of 200,000 numbers a round .* would take about 2\.88e\+03 GB",
+        probes.fit,
+        np.zeros((6, 2, 1, 200_000), np.float32),
+        np.zeros((6, 2, 1)),
+    )
 
 
 def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():

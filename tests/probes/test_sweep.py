@@ -270,10 +270,13 @@ def test_bad_input_is_told(model, episodes, swept):
     refuses("unknown component 'resid'", sweep, sites="resid")
     refuses("layers 0 to 2", sweep, sites="resid_post[3]")
     refuses("'log_weights_centred:before' is constant", sweep, windows=[(0, 1)])
-    with pytest.raises(
-        interp.InputError, match="4 experts but this model's layout serves 2 experts"
-    ):
-        probes.sweep(model, experts.sample(n_episodes=25, n_rounds=5, n_experts=4), TARGETS)
+    refuses(
+        "4 experts but this model's layout serves 2 experts",
+        probes.sweep,
+        model,
+        experts.sample(n_episodes=25, n_rounds=5, n_experts=4),
+        TARGETS,
+    )
     refuses("unknown swept target 'votes'", swept.heatmap, "votes")
     refuses(
         r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)",

@@ -156,8 +156,11 @@ def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
     assert encoded.values.count_nonzero() == 2
     assert layout.outcomes == ("arm_1", "arm_2", "arm_3")
     assert layout.position("choice") > layout.predict_position
-    with pytest.raises(interp.InputError, match="3 arms but this model's layout serves 2 arms"):
-        interp.tasks.get("bandit").layout(n_arms=2).encode(episodes)
+    refuses(
+        "3 arms but this model's layout serves 2 arms",
+        interp.tasks.get("bandit").layout(n_arms=2).encode,
+        episodes,
+    )
 
 
 def test_corruptions_change_what_they_say():

@@ -79,10 +79,10 @@ def test_a_record_refuses_what_could_not_be_told_apart():
         ({"key": "a"}, "key"),
     ):
         second = replace(AlgorithmRecord("b", "second", "2nd", lambda: None), **changes)
-        with pytest.raises(
-            interp.InputError, match=f"algorithm of 'pulls' '[ab]' reuses the {field}"
-        ):
-            own(algorithms=Algorithms(lambda second=second: (first, second))).algorithm_records()
+        refuses(
+            f"algorithm of 'pulls' '[ab]' reuses the {field}",
+            own(algorithms=Algorithms(lambda second=second: (first, second))).algorithm_records,
+        )
 
 
 MODELS = [
@@ -111,20 +111,22 @@ def test_every_claim_and_subspace_names_what_exists(name):
 def test_unknown_parts_are_refused_with_the_nearest():
     task = tasks.get("experts")
     refuses("unknown algorithm of 'experts' 'bays'; did you mean 'bayes'", task.algorithm, "bays")
-    with pytest.raises(
-        interp.InputError, match="task 'pulls' registers no algorithm; give its record algorithms="
-    ):
-        own().explains(interp.load("wma-handwired", n_experts=2))
+    refuses(
+        "task 'pulls' registers no algorithm; give its record algorithms=",
+        own().explains,
+        interp.load("wma-handwired", n_experts=2),
+    )
 
 
 def test_two_corruptions_of_one_name_are_refused():
     first, second = (
         Corruption("flip", name, 0, lambda e, t: (e, e)) for name in ("a flip", "another flip")
     )
-    with pytest.raises(
-        interp.InputError, match="corruption of 'pulls' 'flip' reuses the key 'flip'"
-    ):
-        own(analysis=Analysis(corruptions=lambda: (first, second))).corruption("flip")
+    refuses(
+        "corruption of 'pulls' 'flip' reuses the key 'flip'",
+        own(analysis=Analysis(corruptions=lambda: (first, second))).corruption,
+        "flip",
+    )
 
 
 def test_episodes_are_drawn_to_a_model_s_sizes_and_rates():
