@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.test_documented_numbers import count_hits, scope_of, vote
+from tests.test_documented_numbers import count_agreement, count_hits, scope_of, vote
 from tests.test_tutorials import DOCS, RUN
 
 PAGE = DOCS / "howto" / "recipes.md"
@@ -78,20 +78,7 @@ def test_a_view_opens_at_round_12_for_both_machines(scope: Any) -> None:
 
 
 def test_the_gru_agrees_with_the_table_as_often_as_counted_by_hand(scope: Any) -> None:
-    """Q-learning in a loop: the table after each round, and its greedy action in the next state where it is unique."""
-    worlds, choices = scope["worlds"], scope["choices"]
-    rate, discount = 0.1, 0.9
-    agreed = []
-    for episode in range(len(worlds)):
-        table = np.zeros((4, 2))
-        for t in range(20):
-            state, action = worlds.states[episode, t], worlds.actions[episode, t]
-            following = worlds.next_states[episode, t]
-            goal = worlds.rewards[episode, t] + discount * table[following].max()
-            table[state, action] += rate * (goal - table[state, action])
-            values = table[following]
-            if values[0] != values[1]:
-                agreed.append(choices[episode, t].argmax() == values.argmax())
+    agreed = count_agreement(scope["worlds"], scope["choices"])["untied"]
     assert scope["agreed"] == pytest.approx(np.mean(agreed))
 
 

@@ -5,12 +5,16 @@ import pytest
 import torch
 
 import circuits
+from interp.interventions.pairs import Metric
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from tests.machines import transformer
+
+VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
+"""The last of a prediction's numbers, as it is."""
 
 
 @pytest.fixture(scope="session")

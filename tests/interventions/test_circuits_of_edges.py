@@ -15,9 +15,8 @@ from interp.interventions.pairs import Metric, prepare
 from interp.interventions.sites import head_address
 from interp.tasks import experts
 from interp.tasks.experts import analysis as corruptions
+from tests.interventions.conftest import VALUE
 from tests.refusals import refuses
-
-VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,13 @@ from torch.testing import assert_close
 import interp
 from interp.interventions import patching
 from interp.interventions.experiment import Edit, Experiment, batches, run, run_on
-from interp.interventions.pairs import Metric
 from interp.interventions.sites import Place, Site
 from interp.model.rollout import run_round
 from interp.tasks.experts import ExpertEpisodes
+from tests.interventions.conftest import VALUE
 from tests.refusals import refuses
 
 NEXT_Z = "L1H1@w?"  # what it puts out is the next latent
-VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 BASE_P, SOURCE_P = [117, 3086, 1251], [62, 1251, 3086]
 
 

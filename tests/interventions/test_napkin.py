@@ -11,12 +11,11 @@ import torch
 import interp
 from interp.interventions import patching
 from interp.interventions.experiment import Edit, Experiment, batches
-from interp.interventions.pairs import Metric, prepare
+from interp.interventions.pairs import prepare
 from interp.interventions.sites import Place, Site
 from interp.tasks import experts
 from tests.handmade import intervened
-
-VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
+from tests.interventions.conftest import VALUE
 
 
 def _patched(model, pair, site, **options):

@@ -1,6 +1,5 @@
 """From a table of choices to one page, by the command."""
 
-import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from interp.model.checkpoints import save_checkpoint
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
 from reports import choices
+from tests.llm.test_transcripts import write_chats
 from tests.shell import answer, printed, refusal
 
 
@@ -64,26 +64,24 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
         assert expected in page, expected
 
 
-def write_chats(path, player, n_chats=10, n_rounds=30):
+def play_in_chats(path, player, n_chats=10):
     """Let a scripted player choose J or F in chats, by an algorithm that is known."""
-    played = bandit.sample(n_chats, n_rounds, 2, "reversal", 2, player)
-    lines = []
-    for episode in range(n_chats):
-        messages = [{"role": "user", "content": "Choose J or F, as JSON."}]
-        for choice, reward in zip(played.choices[episode], played.rewards[episode], strict=True):
-            answer = f'My choice: {{"choice": "{"FJ"[choice]}"}}'
-            messages.append({"role": "assistant", "content": answer})
-            messages.append({"role": "user", "content": json.dumps({"points": int(reward)})})
-        lines.append(json.dumps({"messages": messages}))
-    path.write_text("\n".join(lines))
-    return path
+    played = bandit.sample(n_chats, 30, 2, "reversal", 2, player)
+    chats = []
+    for choices_made, rewards in zip(played.choices, played.rewards, strict=True):
+        chat = [("user", "Choose J or F, as JSON.")]
+        for choice, reward in zip(choices_made, rewards, strict=True):
+            chat.append(("assistant", f'My choice: {{"choice": "{"FJ"[choice]}"}}'))
+            chat.append(("user", {"points": int(reward)}))
+        chats.append(chat)
+    return write_chats(path, *chats)
 
 
 @pytest.mark.long
 def test_people_a_network_and_a_language_model_on_one_page(table, few, tmp_path):
     """Each column has the family that its player follows; a network's is that of those it was fitted to."""
     habit = algorithms.win_stay(stays=0.9, shifts=0.8)
-    chats = write_chats(tmp_path / "chats.jsonl", habit)
+    chats = play_in_chats(tmp_path / "chats.jsonl", habit)
     people = bandit.read(table, participant="who")
     network = save_checkpoint(fit_cell(people, n_folds=2, steps=60).machine, tmp_path / "gru")
     beside = [f"network={network}", f"model={chats}", "reward=points", "choice=choice"]
