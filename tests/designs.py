@@ -249,8 +249,6 @@ def coverage(
     *,
     n_sets: int = 400,
     n_fresh: int = 4000,
-    n_folds: int = _N_FOLDS,
-    seed: int = 0,
 ) -> list[Coverage]:
     """Coverage of nominal 95 % intervals in every design and size, before and after ("resampled", "refit").
 
@@ -262,10 +260,10 @@ def coverage(
     cells = []
     for design in designs:
         for n in sizes:
-            rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
+            rng = np.random.default_rng([0, n, list(DESIGNS).index(design)])
             fresh = draw(design, n_fresh, rng)
             weights = resample_weights(n)
-            folds = np.arange(n) % min(n_folds, n)
+            folds = np.arange(n) % min(_N_FOLDS, n)
             samples = [draw(design, n, rng) for _ in range(n_sets)]
             sets = [_intervals(fit, sample, fresh, weights, folds) for sample in samples]
             leaning = float(np.mean([_leans_low(sample) for sample in samples]))

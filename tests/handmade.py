@@ -15,12 +15,12 @@ __all__ = ["KEPT", "algorithm", "intervened", "known", "leaky", "majority"]
 GAIN, DECAY = 0.5, 0.8
 
 
-def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
+def known() -> KnownMachine:
     """The machine as a subject of the benchmark: log-weights in four of its nine dimensions, matches in the new state.
 
     Nothing varies in its update gate.
     """
-    machine = majority(log_gamma=log_gamma, decay=decay)
+    machine = majority(log_gamma=GAIN, decay=DECAY)
     matched = torch.cat([torch.eye(4), torch.eye(4), torch.zeros(1, 4)]).double() / 2**0.5
     weighed, _ = torch.linalg.qr(machine.module.weigh.weight.detach().T)
     places = {
@@ -36,7 +36,7 @@ def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
         form="GRU",
         variant="plain",
         model=machine,
-        algorithm=algorithm(log_gamma, decay),
+        algorithm=algorithm(GAIN, DECAY),
         edges=None,
         places=places,
     )

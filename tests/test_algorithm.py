@@ -25,8 +25,8 @@ def test_an_algorithm_is_printed_in_a_line_with_its_parameters():
     assert repr(algorithm) == "Weighted Majority (gain 0.5), an algorithm of experts"
 
 
-def advice(seed, n_rounds=6, n_experts=3):
-    return experts.sample(3, n_rounds, n_experts, regime="uniform", seed=seed)
+def advice(seed):
+    return experts.sample(3, 6, 3, regime="uniform", seed=seed)
 
 
 def steps(seed, n_rounds=6):

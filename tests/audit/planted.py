@@ -201,9 +201,7 @@ class Map(nn.Module):
         return next_state + self.drift + self.inputs * heard
 
 
-def moving(
-    matrix: Any, drift: Any = None, inputs: float = 1.0, bend: float = 0.0, name: str = "map"
-) -> Any:
+def moving(matrix: Any, drift: Any = None, inputs: float = 1.0, bend: float = 0.0) -> Any:
     """The machine of a map."""
     n = len(matrix)
 
@@ -222,7 +220,7 @@ def moving(
         step=step,
         channels=channels,
         output="probability",
-        name=name,
+        name="map",
     )
 
 

@@ -27,15 +27,15 @@ PASSES = PredictiveCheck({"agreement": Statistic(0.8, 0.8, 0.02, 400)})
 FAILS = PredictiveCheck({"win-stay": Statistic(0.2, 0.8, 0.02, 400)})
 
 
-def choose_likeliest(algorithm, departs=0.0, seed=0):
+def choose_likeliest(algorithm, departs=0.0):
     """Say what an algorithm holds likeliest, but for a share of the rounds."""
     p = predictor(algorithm)(EPISODES)[..., 1]
     likeliest = (p > 0.5).astype(float)
-    lapses = np.random.default_rng(seed).random(likeliest.shape) < departs
+    lapses = np.random.default_rng(0).random(likeliest.shape) < departs
     return np.where(lapses, 1 - likeliest, likeliest)
 
 
-def explanation(p_values, checks=None, memoryless=("guess",)):
+def explanation(p_values, checks=None):
     """Families a, b and guess, which lose 1, 1.5 and 4 nats in each of four units of ten choices."""
     losses = {"a": 1.0, "b": 1.5, "guess": 4.0}
     blank = np.zeros((1, 40))
@@ -44,7 +44,7 @@ def explanation(p_values, checks=None, memoryless=("guess",)):
         scores[key] = FamilyScore(
             key=key,
             name=key.title(),
-            memoryless=key in memoryless,
+            memoryless=key == "guess",
             parameters={"rate": 0.25} if key == "a" else {},
             link=Link(0.0, 1.0, np.array([0.5, 0.5])),
             intervals={},

@@ -76,7 +76,6 @@ def measure_attention(code: PositionCode, offset: int, eta: float) -> float:
 def chooser_table(
     n_positions: int = 34,
     eps: float = 1e-8,
-    n_lines: tuple[int, ...] = (8, 16, 32),
     offset: int = 1,
 ) -> pd.DataFrame:
     """Make a table of the lemma's numbers and of ours, one row per position code.
@@ -94,7 +93,7 @@ def chooser_table(
     """
     labels = number_names("t", n_positions)
     codes = {"one-hot": PositionCode(labels)}
-    for k in n_lines:
+    for k in (8, 16, 32):
         codes[f"sinusoidal, {k} lines"] = PositionCode.sinusoidal(labels, k, seed=0)
     rows = []
     for name, code in codes.items():

@@ -25,8 +25,9 @@ SIZES, HARDNESS, BETA = (
 )
 
 
-def bound(n_actions: int, hardness: float, gamma: float = 0.9) -> float:
+def bound(n_actions: int, hardness: float) -> float:
     """The most by which a table may miss, in units of reward."""
+    gamma = 0.9
     return gamma / (1 - gamma) * (n_actions - 1) / (math.e * hardness)
 
 

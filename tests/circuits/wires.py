@@ -25,14 +25,13 @@ _NOTHING = 1e-8
 """A contribution smaller than this is none: 50 times the rounding of a pair of softmax heads, 1e-5 of any real one."""
 
 
-def wires(
-    circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 0
-) -> tuple[Edge, ...]:
+def wires(circuit: Circuit, n_episodes: int = 6) -> tuple[Edge, ...]:
     """Every edge that carries something on sampled episodes, in the order of computation.
 
     Returns:
         Edges with their kind and positions; what the circuit's own table says that an edge carries is kept.
     """
+    n_rounds, seed = 8, 0
     episodes = get_record(circuit.name).plan.episodes(circuit, n_rounds, n_episodes, seed)
     model = compile_circuit(circuit)
     run = rollout(model, episodes)

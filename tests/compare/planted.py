@@ -121,8 +121,9 @@ def relabelled(
     return changed
 
 
-def waiting(gain: float = 0.5) -> Algorithm:
+def waiting() -> Algorithm:
     """Weighted Majority whose update waits for one round after each mistake of its own."""
+    gain = 0.5
     base = weighted_majority(gain)
 
     def gained(v):

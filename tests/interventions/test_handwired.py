@@ -12,12 +12,12 @@ from interp.tasks.qlearning import analysis as q_corruptions
 COMPONENTS = ("resid_pre", "resid_post", "attn_out", "z")
 
 
-def _lit(circuit, result, tolerance=1e-9):
+def _lit(circuit, result):
     """Sites with any effect, heads called by the circuit's numbers."""
     lit = set()
     largest_effects = result.effects.abs().amax(-1)
     for site, effect in zip(result.sites, largest_effects, strict=True):
-        if effect > tolerance:
+        if effect > 1e-9:
             name = str(site)
             if site.head is not None:
                 head = circuit.layer(site.layer)[site.head]

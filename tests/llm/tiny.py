@@ -33,7 +33,7 @@ def byte_tokenizer() -> Any:
     return tokenizer
 
 
-def write_tiny_chat(folder: Path, seed: int = 0) -> Path:
+def write_tiny_chat(folder: Path) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = byte_tokenizer()
@@ -50,7 +50,7 @@ def write_tiny_chat(folder: Path, seed: int = 0) -> Path:
         tie_word_embeddings=True,
     )
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -103,11 +103,11 @@ def write_count_reader(folder: Path, count: int, answer: int) -> Path:
     return folder
 
 
-def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
+def write_tiny_gguf(path: Path) -> Path:
     """A Qwen3-architecture model with random weights and a byte-level vocabulary: real inference, no knowledge."""
     import gguf
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     settings = cases(__file__, "a tiny GGUF")
     sizes = ("embedding_length", "head_count", "key_length", "feed_forward_length", "block_count")
     d, heads, d_head, d_ff, layers = (settings[name] for name in sizes)

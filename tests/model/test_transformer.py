@@ -22,7 +22,8 @@ def make(layout=None, **changes):
     return transformer(layout or ExpertRound(3), **{"d_mlp": 32} | changes)
 
 
-def inputs(model, batch=5):
+def inputs(model):
+    batch = 5
     generator = torch.Generator().manual_seed(1)
     layout = model.layout
     tokens = torch.randint(

@@ -40,7 +40,7 @@ def target(inputs=(), types=None, mask=None, implied_by=(), key="count"):
     return TargetValues(key, values, ("count",), **options, noun=f"the {words}")
 
 
-def problem(targets, levels, seed=5):
+def problem(targets, levels):
     """A problem whose kind of probe gives these scores in turn, and what it was given."""
     calls, levels = [], iter(levels)
 
@@ -48,7 +48,7 @@ def problem(targets, levels, seed=5):
         calls.append((x, targets, folds, groups))
         return [Fitted(score(next(levels), n=len(x)), dict) for _ in targets]
 
-    sample = GroupedTargets(targets, np.arange(len(targets[0].values)), seed)
+    sample = GroupedTargets(targets, np.arange(len(targets[0].values)), 5)
     return Problem.of(sample, Kind("recorder", False, fit)), calls
 
 

@@ -58,11 +58,11 @@ def test_an_option_names_a_column_that_is_called_by_a_number(tmp_path):
     assert options.read(bandit.TASK, words).counted.sum() == 40
 
 
-def nats(point, trials, sessions=("subject",), unit=1.0):
+def nats(point, trials, unit=1.0):
     """Nats of all free choices by one loop; a missed trial (reward NaN) is skipped, a forced one is learned from."""
     rate, beta = point
     total = 0.0
-    for _, rows in trials.groupby(list(sessions), sort=False):
+    for _, rows in trials.groupby("subject", sort=False):
         values = dict.fromkeys(range(4), 0.0)
         for row in rows.itertuples():
             if np.isnan(row.arm):
@@ -77,18 +77,16 @@ def nats(point, trials, sessions=("subject",), unit=1.0):
     return total
 
 
-def likeliest(trials, sessions=("subject",), unit=1.0):
+def likeliest(trials):
     """Rate and inverse temperature of the greatest likelihood, by scipy."""
     start, bounds = [0.4, 4.0], [(0.01, 1.0), (0.1, 40.0)]
-    minimum = optimize.minimize(
-        nats, start, (trials, sessions, unit), method="L-BFGS-B", bounds=bounds
-    )
+    minimum = optimize.minimize(nats, start, trials, method="L-BFGS-B", bounds=bounds)
     return minimum.x
 
 
-def lost(episodes, rate=RATE, beta=BETA):
+def lost(episodes):
     """Nats of all scored choices, by the package's family at a point."""
-    algorithm = FAMILIES[0].make(rate=rate, inverse_temperature=beta)
+    algorithm = FAMILIES[0].make(rate=RATE, inverse_temperature=BETA)
     chances = algorithm.distribution(algorithm.run(episodes))
     chosen = np.take_along_axis(chances, episodes.choices[..., None], -1)[..., 0]
     nats_of_choices = -np.log(chosen)
