@@ -46,7 +46,8 @@ from interp.model.checks import SKIPS_CHECKS, TOLERANCES, check_machine
 from interp.model.drawing import draw_anew, reset_parameters
 from interp.model.hooked import HookedMachine
 from interp.model.layout import EncodedRounds, RoundLayout, add_axes
-from interp.model.locks import DefaultDtype, exclusive, lock_of
+from interp.model.locks import exclusive, lock_of
+from interp.model.new_tensors import NewTensorDtype
 from interp.model.opened import OpenedCell, list_gates
 from interp.model.outside import OutsideReads
 from interp.model.run import limit_rounds
@@ -463,7 +464,7 @@ class AdaptedMachine(HookedMachine):
     @contextmanager
     def open_mode(self, dtype: torch.dtype) -> Iterator[None]:
         """Open a context in which the module is in evaluation mode, unless the model is being
-        trained, and ``dtype`` is PyTorch's default dtype.
+        trained, and in which tensors that it makes have ``dtype`` if it asks for no other.
         """
         in_training_mode = []
         if not self.training:
@@ -471,7 +472,9 @@ class AdaptedMachine(HookedMachine):
         try:
             for part in in_training_mode:  # directly, since a module's own __setattr__ is slow
                 part.__dict__["training"] = False
-            with DefaultDtype(dtype):
+            # Entered only where it is needed, since it slows each call of PyTorch.
+            is_default = dtype == torch.get_default_dtype()
+            with nullcontext() if is_default else NewTensorDtype(dtype):
                 yield
         finally:
             for part in in_training_mode:
@@ -672,7 +675,8 @@ def adapt(
     """Make a model that the toolkit can run from a PyTorch module, and check it on a few episodes
     of its task.
 
-    Rounds run in evaluation mode, whatever mode the module is in. The module itself is not changed.
+    Rounds run in evaluation mode, whatever mode the module is in. Its mode must not be changed while
+    a round runs, for example by another thread. The module itself is not changed.
 
     Args:
         module: the module; the model shares its weights.

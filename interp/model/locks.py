@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -92,70 +92,9 @@ def exclusive(
     return run_alone
 
 
-class DefaultDtype:
-    """Context in which a round of a model runs with ``dtype`` as PyTorch's default dtype.
-
-    All threads share PyTorch's default dtype. Rounds with the same dtype may therefore run at the
-    same time, while a round with another dtype waits until they have ended. A round within another
-    round of the same thread does not wait, since the outer round cannot end before the inner one.
-
-    Args:
-        dtype: the default dtype within the context.
-    """
-
-    _changed = threading.Condition()
-    _threads: ClassVar[set[int]] = set()
-    """Ids of the threads whose rounds are running."""
-    _dtype_outside = torch.get_default_dtype()
-    """The default dtype when no round is running."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.dtype_before = dtype  # what a nested round puts back; set on entry
-        self.is_nested = threading.get_ident() in self._threads
-
-    def __enter__(self) -> None:
-        """Set the default dtype. Before that, wait until no thread runs a round with another dtype;
-        a round within another round of this thread does not wait.
-        """
-        if self.is_nested:
-            self.dtype_before = torch.get_default_dtype()
-            torch.set_default_dtype(self.dtype)
-            return
-        with self._changed:
-            while self._threads and torch.get_default_dtype() != self.dtype:
-                self._changed.wait()
-            if not self._threads:  # the first of the rounds that run at the same time sets it
-                DefaultDtype._dtype_outside = torch.get_default_dtype()
-                torch.set_default_dtype(self.dtype)
-            self._threads.add(threading.get_ident())
-
-    def __exit__(self, *_: object) -> None:
-        if self.is_nested:
-            torch.set_default_dtype(self.dtype_before)
-            return
-        with self._changed:
-            self._threads.discard(threading.get_ident())
-            if not self._threads:  # the last one puts it back
-                torch.set_default_dtype(self._dtype_outside)
-                self._changed.notify_all()
-
-    @classmethod
-    def renew(cls) -> None:
-        """Remove the rounds of other threads from the record of running rounds. To be called in the
-        child process after a fork, where those threads do not exist.
-        """
-        cls._changed = threading.Condition()
-        thread = threading.get_ident()
-        if cls._threads and thread not in cls._threads:
-            torch.set_default_dtype(cls._dtype_outside)
-        cls._threads &= {thread}
-
-
 def _renew_every_lock() -> None:
     for lock in _EVERY_LOCK:
         lock.renew()
-    DefaultDtype.renew()
 
 
 os.register_at_fork(after_in_child=_renew_every_lock)

@@ -18,6 +18,7 @@ import interp
 from interp.core.machine import Channel
 from interp.interventions import patching
 from interp.model import locks
+from interp.model.new_tensors import NewTensorDtype
 from interp.tasks import experts, using
 from interp.tasks.experts import analysis as corruptions
 from tests.machines import adapted, read_round
@@ -161,14 +162,59 @@ def step_of_zeros(module, carried, fed):
 
 
 def test_copies_in_two_precisions_run_at_once(episodes):
-    """The default dtype is the process's: rounds in float64 wait until none in float32 runs."""
+    """Each makes zeros in its own dtype, though PyTorch's default dtype is that of all threads."""
     single = adapted(Zeros(), step_of_zeros, channels=[Channel("h", (1,))])
     double = copy.deepcopy(single).double()
     machines = [single, double] * 3
     runs = in_threads([partial(interp.rollout, machine, episodes) for machine in machines])
     dtypes = [run.predictions.dtype for run in runs]
     assert dtypes == [torch.float32, torch.float64] * 3
-    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_round_in_double_precision_leaves_the_default_dtype_of_other_threads(episodes):
+    """A user's thread that never calls the toolkit makes numbers in float32 while a round runs."""
+    in_round, looked = threading.Event(), threading.Event()
+
+    def step(module, carried, fed):
+        in_round.set()
+        looked.wait(timeout=60)
+        return module(read_round(fed)[0]), carried
+
+    double = adapted(Zeros(), step, channels=[Channel("h", (1,))]).double()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(interp.rollout, double, episodes)
+        in_round.wait(timeout=60)
+        dtypes = {torch.zeros(1).dtype, torch.get_default_dtype()}
+        looked.set()
+        assert run.result().predictions.dtype == torch.float64
+    assert dtypes == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [
+        (lambda: torch.zeros(3), torch.float64),
+        (lambda: torch.tensor(0.1), torch.float64),
+        (lambda: torch.full((2,), 0.1), torch.float64),
+        (lambda: nn.Linear(2, 2).weight, torch.float64),
+        (lambda: torch.zeros(3, dtype=torch.bfloat16), torch.bfloat16),
+        (lambda: torch.arange(3.0, dtype=torch.float32), torch.float32),
+        (lambda: torch.tensor([1, 2]), torch.int64),
+        (lambda: torch.full((2,), True), torch.bool),
+        (lambda: torch.arange(3), torch.int64),
+    ],
+)
+def test_new_tensors_have_the_dtype_of_the_machine_unless_they_have_another(make, dtype):
+    before = torch.get_rng_state()
+    with NewTensorDtype(torch.float64):
+        made = make()
+    assert made.dtype == dtype
+    torch.set_rng_state(before)
+
+
+def test_constants_of_a_machine_in_double_precision_are_not_rounded_to_single():
+    with NewTensorDtype(torch.float64):
+        assert torch.tensor(0.1).item() == torch.full((), 0.1).item() == 0.1
 
 
 def test_machines_of_one_module_share_its_lock():
