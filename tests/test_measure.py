@@ -14,6 +14,7 @@ from interp.results.measure import (
     AS_WELL,
     BETWEEN,
     FEW,
+    LITTLE_MEMORY,
     MISREAD,
     NOT_RUN,
     NOTHING,
@@ -382,7 +383,8 @@ def test_a_result_finds_a_measure_by_its_key() -> None:
 def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
     refuses("needs a threshold", Measure, "a", "A", Interval(1, nan, nan))
     assert {"yes", "no", "undecided", "not applicable"} == set(VERDICTS)
-    reasons = (SPANS, BETWEEN, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, MISREAD, "by design")
+    reasons = (SPANS, BETWEEN, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, LITTLE_MEMORY, MISREAD)
+    reasons += ("by design",)
     for measure in (
         HELD,
         RARE,

@@ -37,7 +37,7 @@ from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
 from interp.results.measure import (
     FEW,
-    NOTHING,
+    LITTLE_MEMORY,
     UNTRAINED,
     Measure,
     Result,
@@ -199,8 +199,8 @@ class StatePart(Result):
             return {}
         # Certain if the whole interval of a model's worth is below the threshold.
         is_certain = any(worth.high < _LEAST_WORTH for worth in little)
-        memory = f"{NOTHING}: a memory is" if is_certain else f"{FEW}: a memory may be"
-        return {"yes": f"{memory} worth less than {_LEAST_WORTH} nats a round"}
+        why = f"{LITTLE_MEMORY}, which is" if is_certain else f"{FEW}: a memory may be"
+        return {"yes": f"{why} worth less than {_LEAST_WORTH} nats a round"}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per stitching score (one model's mapped latents are inserted

@@ -56,9 +56,21 @@ AS_WELL = "does as well"
 NOT_RUN = "a control was not run"
 FEW = "too few episodes"
 NOTHING = "there is no number"
+LITTLE_MEMORY = "predictions hardly depend on the memory"
 MISREAD = "affine maps may misread the state"
 _BY_DESIGN = "by design"
-_REASONS = (SPANS, BETWEEN, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, MISREAD, _BY_DESIGN)
+_REASONS = (
+    SPANS,
+    BETWEEN,
+    TOO_NEAR,
+    AS_WELL,
+    NOT_RUN,
+    FEW,
+    NOTHING,
+    LITTLE_MEMORY,
+    MISREAD,
+    _BY_DESIGN,
+)
 """Every reason contains one of these, except for "not applicable", which says what is lacking."""
 
 _CLEAR = 3.0

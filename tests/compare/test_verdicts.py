@@ -36,6 +36,7 @@ from interp.choices.fitting import divergence, predictor
 from interp.results.measure import (
     AS_WELL,
     FEW,
+    LITTLE_MEMORY,
     MISREAD,
     NOT_RUN,
     NOTHING,
@@ -473,7 +474,7 @@ def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word
 @pytest.mark.parametrize(
     ("worths", "reason"),
     [
-        ((0.0034, 0.003), f"{NOTHING}: a memory is worth"),
+        ((0.0034, 0.003), f"{LITTLE_MEMORY}, which is worth"),
         ((0.0034, 0.05), f"{FEW}: a memory may be worth"),
         ((0.05, 0.0099), f"{FEW}: a memory may be worth"),
         ((0.01, 0.01), ""),
@@ -481,6 +482,7 @@ def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word
 )
 def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, reason):
     measure = _state(SURE, SURE, worths=worths)
+    assert NOTHING not in measure.reason  # the share of the worth is the measure's number
     assert measure.verdict == ("undecided" if reason else "yes")
     assert measure.reason.startswith(reason)
     assert _state(SURE, BELOW, worths=worths).verdict == "no"
