@@ -182,18 +182,50 @@ def _check_shapes(case: _Case) -> Iterator[str]:
 
 
 def _check_probabilities(case: _Case) -> Iterator[str]:
-    """Yield a sentence if predictions of classes are negative or do not sum to 1.
+    """Yield a sentence if predictions of classes are negative or do not sum to 1. Also yield one if
+    the scores from which they are computed, as from logits, are probabilities themselves.
 
     Args:
         case: the model, with encoded episodes and their run.
     """
     if case.layout.kind != "classes":
         return
-    probabilities = case.layout.distribution(case.run.predictions)
-    totals = probabilities.sum(-1)
-    is_negative = float(probabilities.min()) < -case.tolerance
-    if is_negative or _gap(totals, torch.ones_like(totals)) > case.tolerance:
+    if not _are_probabilities(case.layout.distribution(case.run.predictions), case.tolerance):
         yield "predictions are no probabilities of the outcomes: they must be 0 or more and add up to 1"
+    if getattr(case.machine, "output", "") == "logits":
+        scores = _record_scores(case)[:, : case.layout.n_outputs]
+        if _are_probabilities(scores, case.tolerance):
+            yield (
+                "the scores of every round are 0 or more and add up to 1, as probabilities do, but a softmax is taken "
+                "of them: give adapt(..., output='probability'), or add a constant if they are logits"
+            )
+
+
+def _are_probabilities(numbers: Tensor, tolerance: float) -> bool:
+    """Return whether numbers ``[..., outcome]`` are at least 0 and sum to 1, up to ``tolerance``."""
+    totals = numbers.sum(-1)
+    is_positive = float(numbers.min()) >= -tolerance
+    return is_positive and _gap(totals, torch.ones_like(totals)) <= tolerance
+
+
+def _record_scores(case: _Case) -> Tensor:
+    """Return what the user's step returns as scores in every round of the run, ``[row, outcome]``.
+
+    Args:
+        case: an adapted model, with encoded episodes and their run.
+    """
+    machine: Any = copy.copy(case.machine)
+    recorded = []
+
+    def step(*args: Any) -> Any:
+        """Run the user's step, and record its scores."""
+        result = case.machine.one_step(*args)  # type: ignore[attr-defined]
+        recorded.append(result[0])
+        return result
+
+    machine.one_step = step
+    machine.step(case.run.latents[:, :-1].flatten(0, 1), case.rounds.rows(range(case.n_rounds)))
+    return recorded[0]
 
 
 def _check_purity(case: _Case) -> Iterator[str]:
@@ -263,6 +295,8 @@ def _check_channels(case: _Case) -> Iterator[str]:
 def _check_rows(case: _Case) -> Iterator[str]:
     """Yield a sentence if the result of an episode depends on the other episodes in the batch.
 
+    A step with a branch on the whole batch passes if no sampled round takes different branches.
+
     Args:
         case: the model, with encoded episodes and their run.
     """
@@ -271,13 +305,22 @@ def _check_rows(case: _Case) -> Iterator[str]:
     shifted[0] = 0  # [0, 0, 1, 2, ...]: the first episode stays, with other rows beside it
     in_batch = case.step_first_of(every_row)
     beside_others = case.step_first_of(shifted)
-    alone = case.step_first_of(every_row[:1])
     # A tolerance, since some machines (such as mixtures of experts) add up numbers in an order that
     # depends on the batch.
     if _compare_results(in_batch, beside_others) > case.tolerance:
         yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
-    elif _compare_results(in_batch, alone) > case.tolerance:
-        yield "an episode that runs alone gives another result than in a batch (a squeeze of the batch, a mean over it)"
+        return
+    # Alone in every round, by turns, since a step may look at its batch only where states are large.
+    for t in range(case.n_rounds):
+        row = every_row[[t % len(every_row)]]
+        alone = case.machine.step(case.run.latents[row, t].clone(), case.get_inputs(t).select(row))
+        in_run = Stepped(case.run.predictions[row, t], case.run.latents[row, t + 1])
+        if _compare_results(alone, in_run) > case.tolerance:
+            yield (
+                f"an episode that runs round {t} alone gets another result than in a batch (a squeeze of the batch, a "
+                "mean over it, a branch that depends on all of it)"
+            )
+            return
 
 
 def _check_truth(case: _Case) -> Iterator[str]:

@@ -522,6 +522,36 @@ def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
     refuses("cannot grow by 7", interp.Channel, "cache", (6, 8), grows=7)
 
 
+def test_logits_that_are_probabilities_are_refused_and_probabilities_and_log_probabilities_pass():
+    """A softmax of probabilities would pass for a prediction: .95 becomes .71."""
+
+    def step(m, carried, fed):
+        scores, after = _good(m, carried, fed)
+        return scores.softmax(-1), after
+
+    def step_in_logs(m, carried, fed):
+        scores, after = _good(m, carried, fed)
+        return scores.log_softmax(-1), after
+
+    only = ["predictions_are_probabilities"]
+    refuses(
+        "as probabilities do.*output='probability'", interp.check_machine, cell(step), only=only
+    )
+    interp.check_machine(cell(step, output="probability"), only=only)
+    interp.check_machine(cell(step_in_logs), only=only)
+
+
+def test_a_batch_that_matters_only_in_rare_states_is_found():
+    """A branch on the largest number in the batch, which an episode alone takes in few rounds."""
+
+    def step(m, carried, fed):
+        scores, after = _good(m, carried, fed)
+        return scores, {"h": after["h"] * (0.5 if after["h"].max() > 0.45 else 1.0)}
+
+    machine = cell(step)
+    refuses("runs round .* alone", interp.check_machine, machine, only=["rows_do_not_touch"])
+
+
 def test_only_the_checks_that_are_asked_for_run():
     """A digest of some weights is seen by the dear check alone."""
     machine = cell()
