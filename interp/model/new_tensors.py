@@ -59,8 +59,8 @@ class NewTensorDtype(TorchFunctionMode):
         options = kwargs or {}
         makes_default = function in _MAKE_REAL
         if function in _MAKE_LIKE_ARGUMENT:
-            made = function(*args, **options)
-            makes_default = made.dtype == torch.get_default_dtype()
+            tensor = function(*args, **options)
+            makes_default = tensor.dtype == torch.get_default_dtype()
         if makes_default and options.get("dtype") is None:
             options = {**options, "dtype": self.dtype}
         return function(*args, **options)

@@ -207,8 +207,8 @@ def test_a_round_in_double_precision_leaves_the_default_dtype_of_other_threads(e
 def test_new_tensors_have_the_dtype_of_the_machine_unless_they_have_another(make, dtype):
     before = torch.get_rng_state()
     with NewTensorDtype(torch.float64):
-        made = make()
-    assert made.dtype == dtype
+        tensor = make()
+    assert tensor.dtype == dtype
     torch.set_rng_state(before)
 
 
