@@ -9,7 +9,9 @@ A site is one of:
   write only one of them in each round;
 * ``change``: this latent after the round, minus the same latent before the round;
 * ``update``: the vector that a transformer wrote (``hook_update``);
-* any site of ``interp.interventions.sites``, such as ``resid_post[2]@w?``.
+* any site of ``interp.interventions.sites``, such as ``resid_post[2]@w?``. The site ``latent`` is
+  the state that a round reads. For a state after the round, it is the state that the round leaves,
+  as ``latents`` is, so that the state and the target are always of the same moment.
 
 If a machine has a hook point of one of these names, the hook point is read.
 """
@@ -33,6 +35,8 @@ from probes.values import When
 
 OF_LATENTS = ("latents", "written", "change")
 UPDATE = "update"
+CARRIED_HOOK = "hook_latents"
+"""Name of the hook point of the latents that a round reads."""
 
 _ROUNDING_ULPS = 8.0
 """Units in the last place of the largest activation; what varies less is not read."""
@@ -187,8 +191,9 @@ def read(
         site: the site, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`). The
             site "written" is the latent that the round writes, after the round; "change" is this
             latent after the round minus the same latent before it.
-        when: for the site "latents" and its channels (named parts): "after" reads the latents after
-            each round, "before" those before it. Other sites ignore it.
+        when: for the sites "latents" and "latent" and their channels (named parts): "after" reads
+            the latents after each round, "before" those before it. "round" reads those after it at
+            "latents", and those before it at "latent". Other sites ignore it.
         model: the machine of the run, which is needed to look up channels, and hook points that
             transformers do not have.
 
@@ -199,6 +204,8 @@ def read(
     (4, 10, 1, 38)
     """
     probed = place(site, model)
+    if probed.hook == CARRIED_HOOK and when == "after":
+        return _select_part(run, probed, run.latents[:, 1:])
     if probed.hook is not None:
         return _read_hook(run, probed, probed.hook)
     # [episode, round, latent, d_model]; run.latents also has the start, before the first round.
@@ -233,7 +240,19 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
         f"the rollout does not hold site {probed.name!r} for every round; make it with "
         f"names_filter=[{hook!r}], rounds='all'",
     )
-    activation = run.cache[hook]
+    return _select_part(run, probed, run.cache[hook])
+
+
+def _select_part(
+    run: Rollout, probed: ProbedSite, activation: Float[Tensor, "episode round *axes"]
+) -> Float[Tensor, "episode round *rest"]:
+    """Return the part of an activation that a site names, such as one position.
+
+    Args:
+        run: the rollout, for the layout of its rounds.
+        probed: the site.
+        activation: activation of the site's component in all rounds.
+    """
     if probed.site is None:  # the whole activation is read
         return activation
     # The site's index begins with the axis of episodes in a round, [episode, ...]. The cache has a
@@ -255,7 +274,7 @@ def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode r
     Returns:
         A mask, True for these rounds, ``[episode, round]``; None if there are none.
     """
-    if probed.hook is None:
+    if probed.hook in (None, CARRIED_HOOK):  # the latents exist in every round
         return None
     is_nan = _read_hook(run, probed, probed.hook).flatten(2).isnan().any(2)
     is_finite = run.latents[:, 1:].flatten(2).isfinite().all(2)

@@ -65,8 +65,9 @@ N_UNTRAINED = 2  # untrained copies, of which the best counts (why: docs/method/
 _FURTHER_EPISODES_STREAM = 3  # number of the random stream that draws further episodes
 
 _LEANS_LOW_WARNING = (
-    "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
-    "fits on four fifths of them, is likely below that of a fit on all, so that it cannot be a 'no'"
+    "an output of the target is nearly constant within episodes (at least nine tenths of its variance lie between "
+    "them), and there are fewer than two episodes for each feature: the score, made by fits on four fifths of them, is "
+    "likely below that of a fit on all, so that it cannot be a 'no'"
 )
 """The warning for a result if :func:`probes.values.expected_low_score` is not 0."""
 

@@ -161,7 +161,7 @@ def _reason_against_no(
     if n_features:
         n_enough = 2 * n_features
         return {
-            "no": f"{FEW}: the target is constant in each; about {n_enough} would do, two for each feature"
+            "no": f"{FEW}: the target is nearly constant in each; about {n_enough} would do, two for each feature"
         }
     if score.detectable > _SMALLEST_EFFECT:
         # The smallest detectable score falls with the square root of the number of groups.

@@ -40,8 +40,8 @@ from interp.support.session import Finished, session
 from interp.support.shares import divide, write_note
 from interp.support.workers import bar, one_thread, run_on_workers
 from probes import estimators
-from probes.activations import without_rounding
-from probes.controls import DESCRIPTIONS, GroupedTargets, Kind, Problem
+from probes.activations import CARRIED_HOOK, without_rounding
+from probes.controls import DESCRIPTIONS, ControlScore, Fitted, GroupedTargets, Kind, Problem
 from probes.fitting import describe_probe, encode_rounds, untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
@@ -63,10 +63,14 @@ if TYPE_CHECKING:
 _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components that are swept by default, as far as the model has them."""
 
-_CACHE_VERSION = 7  # part of each cell's digest: rows of another version are not read
+_AFTER_ROUND = "latents after the round"
+"""Key under which a cache of activations has the latents that a round leaves."""
+
+_CACHE_VERSION = 8  # part of each cell's digest: rows of another version are not read
 _Window = tuple[int, int]
 _Cell = tuple[_Window, Site]
 _Row = dict[str, Any]
+_CellFits = tuple[np.ndarray, str, list[tuple[Fitted, dict[str, ControlScore]]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +243,8 @@ def sweep(
             episodes, and states both before and after each round.
         sites: sites or their texts ("L1H0@p?"); or components ("resid_post", "resid_post@p?"),
             which stand for sites at every layer, head and position. None takes the residual stream
-            and what is added to it, or every hook point of a machine without a residual stream.
+            and what is added to it, or every hook point of a machine without a residual stream. At
+            "latent", states are read from the latents of their moment (:mod:`probes.activations`).
         windows: (first round, round after the last) of each window; None for one window of all
             rounds.
         per_round: True probes each round separately, and leaves out rounds in which one of the
@@ -525,10 +530,15 @@ def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
 
 def _replay_runs(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
     """Run each rollout again from its latents, and return the activations at the sites of the
-    cells: for each rollout, a dictionary from hook point to ``[episode, round, ...]``.
+    cells: for each rollout, a dictionary from hook point to ``[episode, round, ...]``. It also has
+    the latents after each round.
     """
     hooks = sorted({site.hook for _, site in cells})
-    return [replay(run.model, run, names_filter=hooks)[2] for run in runs]
+    caches = []
+    for run in runs:
+        _, _, cache = replay(run.model, run, names_filter=hooks)
+        caches.append(cache | {_AFTER_ROUND: run.latents[:, 1:]})
+    return caches
 
 
 def _compute_cell(
@@ -537,8 +547,6 @@ def _compute_cell(
 ) -> tuple[_Cell, list[_Row]]:
     """Fit the probes of one cell (a site in a window of rounds), and return the cell with one row
     per target.
-
-    Untrained copies whose activations overflow are left out.
 
     Args:
         shared: what the cells of each window share, by window; activations of the model and of each
@@ -549,28 +557,20 @@ def _compute_cell(
     window, site = cell
     shared_in_window = shared_by_window[window]
     problem = shared_in_window.problem
-    targets_of_copies = shared_in_window.targets_of_copies
     start, stop = window
     # A site's index begins with the batch; a replayed activation, with episode and round.
     index = (slice(None), slice(start, stop), *site.index(layout)[1:])
-    # [episode, round, feature]: of the model, then of each untrained copy
-    arrays = [array_of("activations", cache[site.hook][index].flatten(2)) for cache in caches]
-    x = fill_missing(arrays[0], problem.sample.targets[0].missing)
-    require(
-        np.isfinite(x).all(),
-        f"activations at {site} hold NaN or infinite values; a probe needs finite ones (runs of a loop that halts are "
-        "probed by probes.probe(model, episodes, sites=[...]), which leaves out those that did not take place)",
-    )
-    copies = []
-    for array in arrays[1:]:
-        filled = fill_missing(array, targets_of_copies.targets[0].missing)
-        if not overflows(filled):
-            features_of_copy, _ = without_rounding(filled)
-            copies.append((features_of_copy, targets_of_copies))
-    features, rounding_warning = without_rounding(x)
+    fits_by_key: dict[str, _CellFits] = {}
     rows = []
-    fits = problem.fit(features, copies)
-    for target, (probe, controls) in zip(problem.sample.targets, fits, strict=True):
+    for i, target in enumerate(problem.sample.targets):
+        # A state after the round is read from the latents after it.
+        is_after = site.hook == CARRIED_HOOK and target.when == "after"
+        key = _AFTER_ROUND if is_after else site.hook
+        if key not in fits_by_key:
+            tensors = [cache[key][index] for cache in caches]
+            fits_by_key[key] = _fit_cell(shared_in_window, tensors, site)
+        x, rounding_warning, fits = fits_by_key[key]
+        probe, controls = fits[i]
         measure = measure_of(
             target,
             str(site),
@@ -597,6 +597,39 @@ def _compute_cell(
         row["detectable"] = probe.score.detectable
         rows.append(row)
     return cell, rows
+
+
+def _fit_cell(shared: _SharedInWindow, tensors: Sequence[Tensor], site: Site) -> _CellFits:
+    """Fit the probes of all targets, with their controls, to the activations of one cell.
+
+    Untrained copies whose activations overflow are left out.
+
+    Args:
+        shared: what the cells of the window share.
+        tensors: activations ``[episode, round, ...]`` of the model, then of each untrained copy.
+        site: the site, for error messages.
+
+    Returns:
+        The features, a warning if most of them were left out ("" if not), and for each target its
+        probe and its controls.
+    """
+    problem, targets_of_copies = shared.problem, shared.targets_of_copies
+    # [episode, round, feature]
+    arrays = [array_of("activations", tensor.flatten(2)) for tensor in tensors]
+    x = fill_missing(arrays[0], problem.sample.targets[0].missing)
+    require(
+        np.isfinite(x).all(),
+        f"activations at {site} hold NaN or infinite values; a probe needs finite ones (runs of a loop that halts are "
+        "probed by probes.probe(model, episodes, sites=[...]), which leaves out those that did not take place)",
+    )
+    copies = []
+    for array in arrays[1:]:
+        filled = fill_missing(array, targets_of_copies.targets[0].missing)
+        if not overflows(filled):
+            features_of_copy, _ = without_rounding(filled)
+            copies.append((features_of_copy, targets_of_copies))
+    features, rounding_warning = without_rounding(x)
+    return x, rounding_warning, problem.fit(features, copies)
 
 
 def _compute_cells_of_hook(

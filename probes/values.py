@@ -328,7 +328,8 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     feature_axes = x.shape[2:]
     require(
         x.ndim >= 3 and 0 not in feature_axes,
-        f"activations are [episode, round, feature...], got shape {x.shape}",
+        f"activations are [episode, round, feature...], got shape {x.shape}; rows of probes.to_sklearn are for "
+        "scikit-learn, so give the activations and the target that they were made of, and groups= of each episode",
     )
     n_features = int(np.prod(feature_axes))
     # A ridge probe stores some nine matrices [feature, feature] of 8 bytes a number: products of
@@ -526,12 +527,13 @@ def _check_numbers(what: str, values: Array) -> None:
     n_infinite = int((~np.isfinite(values)).sum())
     require(
         not n_infinite,
-        f"{what} hold {n_infinite} values that are NaN or infinite; a probe needs finite numbers",
+        f"{n_infinite} values of {what} are NaN or infinite; a probe needs finite numbers. To leave rounds out, "
+        "replace their values and mark them: dataclasses.replace(TargetValues.of(values), missing=[episode, round])",
     )
     largest = float(np.abs(values).max(initial=0.0))
     require(
         largest == 0 or _SMALLEST_SQUARABLE <= largest <= _LARGEST_SQUARABLE,
-        f"{what} hold values of up to {largest:.3g}, whose squares no number of 64 bits can hold; a probe needs "
+        f"the largest value of {what} is {largest:.3g}, whose square no number of 64 bits can hold; a probe needs "
         f"values of up to {_LARGEST_SQUARABLE:g}, and not all below {_SMALLEST_SQUARABLE:g}: "
         "divide or multiply all by one number",
     )

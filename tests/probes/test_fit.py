@@ -398,12 +398,12 @@ def ones(*shape):
         (
             ones(9, 6, 2),
             np.where(ones(9, 6, 1) > 1, np.nan, 1.0),
-            r"target 'target' hold .* NaN or infinite",
+            r"values of target 'target' are NaN or infinite.*To leave rounds out.*missing=",
         ),
         (
             np.where(ones(9, 6, 2) > 2, np.inf, 1.0),
             ones(9, 6, 1),
-            r"the activations hold \d values that are NaN or inf",
+            r"\d values of the activations are NaN or inf",
         ),
         (
             ones(9, 7, 2),
@@ -415,7 +415,11 @@ def ones(*shape):
             ones(8, 6, 1),
             "9 episodes of 6 rounds but target 'target' has 8 of 6$",
         ),
-        (ones(9, 6), ones(9, 6, 1), "activations are"),
+        (
+            ones(9, 6),
+            ones(9, 6, 1),
+            "activations are .*rows of probes.to_sklearn are for scikit-learn",
+        ),
         (ones(9, 6, 0), ones(9, 6, 1), r"activations are .*got shape \(9, 6, 0\)"),
         (
             ones(9, 6, 2),
@@ -490,7 +494,7 @@ def test_values_whose_squares_are_no_numbers_are_refused(method, part, scale):
     options = {"activations": x, "target": y, "inputs": x}
     options[part] = options[part] * scale
     refuses(
-        f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares",
+        f"largest value of {SCALED[part]} is .*e[+-]300, whose square",
         probes.fit,
         **options,
         method=method,

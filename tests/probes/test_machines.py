@@ -48,17 +48,46 @@ def test_what_is_carried_is_decoded_and_an_untrained_copy_is_no_better_than_its_
 
 
 def test_moments_are_those_of_the_target(episodes):
-    """Counts before the round are what it read, exactly, and those after it what it leaves; not the other way round."""
+    """Counts before the round are what it read, exactly, and those after it what it leaves; "latent" is "latents"."""
     machine = counter()
     for target, site, exact in (
         ("counts", "latents@h", True),
         ("counts:before", "latents@h", True),
         ("counts:before", "latent@h", True),
-        ("counts", "latent@h", False),
+        ("counts", "latent@h", True),
         ("match", "hits", True),
     ):
         (result,) = probes.probe(machine, episodes, [target], sites=site, method="ridge")
         assert (result.r2 > 0.999) == exact, (target, site)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_state_is_read_at_latent_as_at_latents(episodes, when):
+    """Once a state after the round was paired with the latents before it, because they are one letter apart."""
+    machine = counter()
+    target = probes.targets.counts(episodes, when)
+    run = interp.rollout(machine, episodes, names_filter="hook_latents")
+    with_padding = probes.read(run, "latent@h", when, machine)
+    without_padding = probes.read(run, "latents@h", when, machine)
+    assert torch.equal(with_padding[..., :N_EXPERTS], without_padding)
+    options = {"n_untrained": 1, "model": machine}
+    expected = probes.fit(run, target, sites="latents@h", **options).r2
+    assert probes.fit(run, target, sites="latent@h", **options).r2 == pytest.approx(expected)
+    key = target.key
+    (found,) = probes.probe(machine, episodes, [key], sites="latent@h", n_untrained=1)
+    assert found.r2 == pytest.approx(expected)
+    swept = probes.sweep(machine, episodes, ["votes", key], sites="latent@h", n_jobs=1).to_frame()
+    assert swept["target"].tolist() == ["votes", key]
+    assert swept["number"][1] == pytest.approx(expected)
+
+
+def test_a_state_after_the_round_needs_no_cache_of_the_latents(episodes):
+    """The error once advised to cache hook_latents, which hold the state before the round."""
+    run = interp.rollout(counter(), episodes)
+    target = probes.targets.counts(episodes)
+    assert probes.fit(run, target, sites="latent@h", n_untrained=0).r2 > 0.999
+    before = probes.targets.counts(episodes, "before")
+    refuses("names_filter=", probes.fit, run, before, sites="latent@h")
 
 
 def test_channels_are_decoded_apart(episodes):
