@@ -23,6 +23,7 @@ from interp.core.machine import Machine
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import untrained
+from interp.results.measure import FEW
 from interp.stats.refit import PLATEAU
 from interp.support.checks import checked, integer, non_empty
 from interp.support.errors import InputError, require, unknown_name
@@ -71,12 +72,18 @@ _LEANS_LOW_WARNING = (
 )
 """The warning for a result if :func:`probes.values.expected_low_score` is not 0."""
 
+_WEAK_WARNING = (
+    f"the untrained copies ran on only {{n}} episodes; a probe needs {PLATEAU} to decode all that an untrained copy "
+    "contains, so that this control may be too weak"
+)
+"""The warning for a result whose untrained copies ran on too few episodes, such as recorded ones."""
+
 
 @checked
 @one_thread()
 def fit(
     activations: Any,
-    target: TargetValues | Any,
+    target: TargetValues | Callable[[Episodes], Any] | Any,
     groups: Any = None,
     *,
     untrained: Any = None,
@@ -102,10 +109,13 @@ def fit(
     Args:
         activations: a rollout; or a tensor, array or pandas object ``[episode, round, ...]`` with
             features in the trailing axes.
-        target: the values to decode: the result of a target of :mod:`probes.targets`, or an array
-            ``[episode, round, output]``. With an array, also pass a rollout, ``episodes`` or
-            ``inputs``, since the control "inputs" needs the round's inputs. Without this control
-            the verdict is never "yes".
+        target: the values to decode: the result of a target of :mod:`probes.targets`, an array
+            ``[episode, round, output]``, or a function that is called with episodes and returns
+            either. With an array, also pass a rollout, ``episodes`` or ``inputs``, since the
+            control "inputs" needs the round's inputs. Without this control the verdict is never
+            "yes". An untrained copy must run on 256 episodes, and the values of an array in further
+            episodes are unknown. So with an array for fewer episodes, the verdict is never "yes",
+            either; with a function it can be.
         groups: id of each episode's group, such as its participant, or "episode", which makes each
             episode a group. Groups must be independent of each other; cross-validation and
             intervals treat a group as one unit. With None, participants are the groups if they are
@@ -143,14 +153,13 @@ def fit(
     ('undecided', 'a control was not run: no untrained model; give untrained= or a rollout without hooks')
     """
     site = _require_one(sites)
-    if not isinstance(target, TargetValues):
-        decodes_classes = method is not None and _select_kind(method).predicts_classes
-        target = TargetValues.of(target, of_classes=decodes_classes)
+    run = activations if isinstance(activations, Rollout) else None
+    decodes_classes = method is not None and _select_kind(method).predicts_classes
+    target = _compute_target(target, decodes_classes, episodes or getattr(run, "episodes", None))
     require(
         episodes is None or inputs is None,
         "give episodes= or inputs=, not both: either makes the inputs control",
     )
-    run = activations if isinstance(activations, Rollout) else None
     # A run that hooks changed is not of the model alone, so its model gives no control.
     if run is not None and not run.settings.get("hooked_rounds"):
         run = _attach_model(run, model, episodes)
@@ -170,6 +179,26 @@ def fit(
         n_untrained = 0
     with session():
         return _fit_run(run, [target], place(site, model), n_untrained, copies, **options)[0]
+
+
+def _compute_target(target: Any, of_classes: bool, episodes: Episodes | None) -> TargetValues:
+    """Return the values of a target in some episodes, whichever way the user passed them.
+
+    Args:
+        target: values, an array, or a function from episodes to either, as for :func:`fit`.
+        of_classes: True if whole numbers in an array are classes.
+        episodes: the episodes; only a function needs them.
+    """
+    if callable(target):
+        require(
+            episodes is not None,
+            "a target that is a function is called with episodes; give episodes= or a rollout that has them",
+        )
+        values = _compute_target(target(episodes), of_classes, None)
+        return replace(values, compute=partial(_compute_target, target, of_classes))
+    if isinstance(target, TargetValues):
+        return target
+    return TargetValues.of(target, of_classes=of_classes)
 
 
 def _attach_model(run: Rollout, model: Machine | None, episodes: Episodes | None) -> Rollout:
@@ -338,7 +367,9 @@ def _fit_run(
     for array in activations.values():
         as_inputs(array)  # refuses what no probe can hold before untrained copies run
     hooks = [] if where.hook is None else [where.hook]
-    untrained_copies, targets_of_copies = untrained_runs(run, targets, hooks, n_untrained, seed)
+    untrained_copies, targets_of_copies, few_reason = untrained_runs(
+        run, targets, hooks, n_untrained, seed
+    )
     model_settings = {name: run.settings[name] for name in ("model", "digest", "commit")}
     options = model_settings | options
     results: dict[int, ProbeResult] = {}
@@ -359,7 +390,15 @@ def _fit_run(
                 targets_in_its_episodes = targets_of_copies_here or targets_here
                 targets_of_copy = _mark_as_missing(targets_in_its_episodes, absent_in_copy)
             its_copies.append((partial(_read_copy_at, run_of_copy, where, when), targets_of_copy))
-        fits = fit_targets(array, targets_here, copies=its_copies, site=where, seed=seed, **options)
+        fits = fit_targets(
+            array,
+            targets_here,
+            copies=its_copies,
+            few_reason=few_reason,
+            site=where,
+            seed=seed,
+            **options,
+        )
         results.update(zip(indices, fits, strict=True))
     return [results[i] for i in range(len(targets))]
 
@@ -399,7 +438,7 @@ def untrained_runs(
     hooks: Sequence[str],
     n: int,
     seed: int,
-) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
+) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None, str]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
     A probe of a copy needs 256 episodes: with fewer, it decodes less than the copy contains, and the
@@ -414,20 +453,24 @@ def untrained_runs(
         seed: seed of the first copy, and of the further episodes.
 
     Returns:
-        The pair (copies, targets). ``copies`` has, for each copy, a function without arguments that
-        returns its rollout. ``targets`` has the values in all episodes of the copies, or is None if
-        these are the episodes of ``run``.
+        The tuple (copies, targets, reason). ``copies`` has, for each copy, a function without
+        arguments that returns its rollout. ``targets`` has the values in all episodes of the
+        copies, or is None if these are the episodes of ``run``. ``reason`` says why the copies run
+        on too few episodes, if a target in further ones would make them enough; otherwise it is "".
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
     if model is None or episodes is None or not n:
-        return [], None
+        return [], None, ""
     episodes_of_copies = [episodes]
     joined_targets = None
+    few_reason = ""
     further = _sample_more(run, model, episodes, seed)
     if further is not None:
         joined_targets = _join_targets(targets, episodes, further, run.n_rounds)
-        if joined_targets is not None:
+        if joined_targets is None:
+            few_reason = _FEW_REASON.format(n=len(episodes))
+        else:
             episodes_of_copies.append(further)
     input_hashes = [joblib.hash(encode_rounds(model, sample)) for sample in episodes_of_copies]
     copies: list[Callable[[], Rollout]] = []
@@ -452,8 +495,14 @@ def untrained_runs(
         copies.append(partial(Rollout.join, runs))
     while sum(map(_count_bytes, _CACHED_RUNS.values())) > _MAX_CACHED_BYTES:
         del _CACHED_RUNS[next(iter(_CACHED_RUNS))]
-    return copies, joined_targets
+    return copies, joined_targets, few_reason
 
+
+_FEW_REASON = (
+    f"{FEW}: the untrained copies ran on {{n}} and need {PLATEAU}, but the values of the target in further episodes "
+    f"are unknown; give it as a function of episodes, or give {PLATEAU} episodes"
+)
+"""Reason against the verdict "yes" if the control by untrained copies is too weak for it."""
 
 _CACHED_RUNS: dict[tuple[Any, ...], Rollout] = {}
 """Cache of the last untrained copies' rollouts in this process, so that further probes share them.
@@ -530,12 +579,15 @@ def _join_targets(
     """
     joined = []
     for target in targets:
-        try:
-            target_of_key, moment = parse(target.key, interp.tasks.of(episodes))
-        except InputError:
-            return None
-        first = target_of_key(episodes, moment, **target.parameters).rounds(0, n_rounds)
-        further = target_of_key(further_episodes, moment, **target.parameters).rounds(0, n_rounds)
+        compute_target = target.compute
+        if compute_target is None:
+            try:
+                target_of_key, moment = parse(target.key, interp.tasks.of(episodes))
+            except InputError:
+                return None
+            compute_target = partial(target_of_key, when=moment, **target.parameters)
+        first = compute_target(episodes).rounds(0, n_rounds)
+        further = compute_target(further_episodes).rounds(0, n_rounds)
         # Other values under this key are the caller's own: unknown in the further episodes.
         if not np.array_equal(first.values, target.values):
             return None
@@ -554,6 +606,7 @@ def fit_targets(
     *,
     groups: Any = None,
     copies: _Copies = (),
+    few_reason: str = "",
     site: ProbedSite | None = None,
     method: str | Any | None = None,
     seed: int = 0,
@@ -571,6 +624,7 @@ def fit_targets(
             are an array ``[episode, round, ...]``, or a function without arguments that returns
             this array, so that only one copy is in memory. The targets are those in the episodes of
             the copy; None if these are the same episodes.
+        few_reason: reason why these are too few episodes for the verdict "yes"; "" if they are not.
         site: the site where the activations were read; None if unknown.
         method: "ridge", "logistic" or a scikit-learn estimator, as for :func:`fit`.
         seed: seed of folds and shuffles.
@@ -599,7 +653,6 @@ def fit_targets(
     group_of_episode = as_groups(groups, len(x), participants, arrays)
     n_groups = int(group_of_episode.max()) + 1
     few_warning = warn_of_few(n_groups)
-    few_recorded_warning = _warn_of_few_recordings(len(x), bool(usable), missing, participants)
     kinds = [_select_kind(method, target) for target in targets]  # one per target
     for kind, target in zip(kinds, targets, strict=True):
         if kind is LOGISTIC:
@@ -608,7 +661,9 @@ def fit_targets(
     if missing is not None:
         sizes["n_counted"] = int((~missing).sum())
     sizes["n_untrained"] = len(usable)
-    sizes["untrained_episodes"] = max((copy.n_episodes for copy in usable), default=0)
+    n_of_copies = max((copy.n_episodes for copy in usable), default=0)
+    sizes["untrained_episodes"] = n_of_copies
+    weak_warning = _WEAK_WARNING.format(n=n_of_copies) if 0 < n_of_copies < PLATEAU else ""
     common_settings = provenance(seed=seed, **sizes, **settings)
     site_name = None if site is None else site.name
 
@@ -630,12 +685,13 @@ def fit_targets(
             probe.score,
             controls,
             untrained=overflow_reason,
+            few_reason=few_reason,
             why_features_missing=rounding_warning,
             n_features=n_features,
             probe=describe_probe(kind),
         )
         low_warning = _LEANS_LOW_WARNING if n_features else ""
-        texts = (few_warning, few_recorded_warning, rounding_warning, low_warning, no_control)
+        texts = (few_warning, weak_warning, rounding_warning, low_warning, no_control)
         notes = filter(None, texts)
         details = probe.details()
         details["settings"] = {**common_settings, **details["settings"]}
@@ -725,28 +781,6 @@ def _select_usable_copies(
             usable.append(_Copy(activations, len(x), missing, targets_of_copy))
         del x  # before the next copy is read
     return usable
-
-
-def _warn_of_few_recordings(
-    n_episodes: int, has_copies: bool, missing: Any, participants: Any
-) -> str:
-    """Return a warning if recorded episodes are too few for a control by untrained copies; "" if
-    they are enough, or were not recorded.
-
-    Args:
-        n_episodes: number of episodes.
-        has_copies: True if untrained copies are run.
-        missing: mask of missing rounds; None for none.
-        participants: participants of the episodes. If they or ``missing`` are not None, the
-            episodes were recorded.
-    """
-    is_recorded = missing is not None or participants is not None
-    if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
-        return ""
-    return (
-        f"there are only {n_episodes} episodes; a probe needs {PLATEAU} to decode all that an untrained "
-        "copy contains, so that this control may be too weak"
-    )
 
 
 def _refuse_constant_classes(target: TargetValues) -> None:

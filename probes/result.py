@@ -56,6 +56,7 @@ def measure_of(
     controls: Mapping[str, ControlScore],
     *,
     untrained: str = "",
+    few_reason: str = "",
     why_features_missing: str = "",
     n_features: int = 0,
     probe: str = "linear probe",
@@ -70,6 +71,8 @@ def measure_of(
         controls: name of a control -> its score.
         untrained: reason for the missing control "untrained", in place of the default text; "" for
             the default text.
+        few_reason: reason why the control "untrained" ran on too few episodes for the verdict
+            "yes"; "" if it did not.
         why_features_missing: reason why at least half of the features were left out; "" if they were not. The
             verdict is then never "no".
         n_features: number of features, if they are so many that the score is biased low; otherwise
@@ -93,7 +96,7 @@ def measure_of(
         unit = "skill"
         notes.insert(0, f"accuracy {score}")
     # Verdict -> reason to report "undecided" instead of it.
-    unless = _reason_against_yes(target, controls, untrained) | _reason_against_no(
+    unless = _reason_against_yes(target, controls, untrained, few_reason) | _reason_against_no(
         score, why_features_missing, n_features
     )
     return Measure(
@@ -125,10 +128,10 @@ def _describe_site(site: str | None) -> tuple[str, str]:
 
 
 def _reason_against_yes(
-    target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
+    target: TargetValues, controls: Mapping[str, ControlScore], untrained: str, few_reason: str
 ) -> dict[Verdict, str]:
     """Return a reason against the verdict "yes", ``{"yes": reason}``, if a required control was not
-    run; otherwise an empty dictionary. With a reason, the verdict is "undecided" instead.
+    run, or ran on too few episodes; otherwise an empty dictionary. With a reason, the verdict is "undecided" instead.
 
     The required controls are "untrained" and, unless the target is an input itself, "inputs".
 
@@ -137,12 +140,13 @@ def _reason_against_yes(
         controls: name of a control that was run -> its score.
         untrained: reason why no untrained copy was run, to replace the default text; "" for the
             default text.
+        few_reason: reason why the control "untrained" is too weak; "" if it is not.
     """
     if "untrained" not in controls:
         return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY_REASON}"}
     if "inputs" not in controls and "inputs" not in target.implied_by:
         return {"yes": f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="}
-    return {}
+    return {"yes": few_reason} if few_reason else {}
 
 
 def _reason_against_no(

@@ -293,7 +293,7 @@ def sweep(
         swept_windows = _select_varying(values, swept_windows)
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
-        copies, joined_targets = untrained_runs(run, values, [], n_untrained, seed)
+        copies, joined_targets, _ = untrained_runs(run, values, [], n_untrained, seed)
     fit_settings = (N_FOLDS, ALPHAS, repr(estimator), n_untrained)
     common = (_CACHE_VERSION, model.digest(), seed, fit_settings, inputs, groups)
     shared_by_window = _prepare_windows(

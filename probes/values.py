@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
+from interp.core.algorithm import Episodes
 from interp.core.recorded import digest_episodes
 from interp.stats import refit
 from interp.stats.intervals import number_participants
@@ -63,6 +64,8 @@ class TargetValues:
         is_rare: True if one class has a share above .9. The most probable class is then almost
             always this one, so accuracy tells nothing about the others.
         noun: name of the target in a sentence.
+        compute: function from episodes to this target in them, so that untrained copies can run on
+            further episodes; None if its values in these are only known by ``key``, or not at all.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
     >>> target = TargetValues.of(noise, "noise")
@@ -84,6 +87,7 @@ class TargetValues:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     is_rare: bool = False
     noun: str = "the target"
+    compute: Callable[[Episodes], TargetValues] | None = None
 
     @classmethod
     @checked

@@ -238,7 +238,7 @@ def test_results_say_what_counts_and_intervals_are_over_participants():
         )
     assert "83 of 120 rounds of 20 episodes count" in str(probe)
     assert len(probe.score.losses) == 10
-    assert "there are only 20 episodes" in str(probe.warning)
+    assert "ran on only 20 episodes" in str(probe.warning)
     assert probe.settings["untrained_episodes"] == 20
     assert np.isnan(probe.predictions[MISSING]).all()
     assert probe.r2 > 0.99

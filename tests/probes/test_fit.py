@@ -92,6 +92,46 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("key", ["log_weights_centred", "label"])
+def test_an_array_has_no_stronger_verdict_than_the_same_values_by_name(learned, key):
+    """Untrained copies of a probe of an array ran on its few episodes; that control was too weak for a "yes"."""
+    few = experts.sample(n_episodes=20, n_rounds=5, n_experts=3, seed=4)
+    run, target = interp.rollout(learned, few), probes.targets.get(key)
+    method = "ridge" if key == "log_weights_centred" else "logistic"
+    options = {"n_untrained": 1, "method": method}
+    by_name = probes.fit(run, target(few), **options)
+    of_array = probes.fit(run, target(few).values, **options)
+    assert of_array.measure.number == by_name.measure.number
+    assert "give it as a function of episodes" in of_array.measure.unless["yes"]
+    assert "ran on only 20 episodes" in of_array.warning
+    by_function = probes.fit(run, lambda episodes: target(episodes).values, **options)
+    untrained = by_name.controls["untrained"].score.estimate
+    assert by_function.controls["untrained"].score.estimate == untrained
+    assert by_function.warning == by_name.warning
+    assert "yes" not in by_function.measure.unless
+    assert probes.fit(run, target, **options).measure == by_name.measure
+
+
+def test_an_array_of_enough_episodes_can_be_decoded():
+    """A "yes" for an array needs 256 episodes, where the control is as strong as that of a named target."""
+    model = interp.load("wma-handwired", n_experts=2)
+    many = experts.sample(n_episodes=PLATEAU, n_rounds=3, n_experts=2, seed=5)
+    counts = probes.targets.log_weights_centred(many).values
+    for n, verdict in ((PLATEAU, "yes"), (PLATEAU - 1, "undecided")):
+        run = interp.rollout(model, many.select(slice(n)))
+        assert probes.fit(run, counts[:n], n_untrained=1).verdict == verdict
+
+
+def test_a_function_as_target_needs_episodes():
+    message = "a target that is a function is called with episodes; give episodes="
+    refuses(message, probes.fit, ones(9, 6, 2), lambda episodes: episodes.labels)
+    episodes = experts.sample(n_episodes=16, n_rounds=6, n_experts=2, seed=0)
+    x = episodes.labels[..., None] + ones(16, 6, 1)
+    result = probes.fit(x, lambda episodes: episodes.labels, episodes=episodes)
+    assert result.r2 == probes.fit(x, episodes.labels).r2
+
+
+@pytest.mark.long
 def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     """Runs of untrained copies are kept: of another target, of a model with the same weights; not of another seed."""
     few = experts.sample(n_episodes=18, n_rounds=4, n_experts=3, seed=6)
