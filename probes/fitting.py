@@ -115,7 +115,9 @@ def fit(
             control "inputs" needs the round's inputs. Without this control the verdict is never
             "yes". An untrained copy must run on 256 episodes, and the values of an array in further
             episodes are unknown. So with an array for fewer episodes, the verdict is never "yes",
-            either; with a function it can be.
+            either; with a function it can be. Texts and booleans are classes. Integers are
+            quantities, unless ``method`` is "logistic" or a classifier, or the target is
+            ``TargetValues.of(values, of_classes=True)``.
         groups: id of each episode's group, such as its participant, or "episode", which makes each
             episode a group. Groups must be independent of each other; cross-validation and
             intervals treat a group as one unit. With None, participants are the groups if they are
@@ -132,7 +134,7 @@ def fit(
             "L1H0@p?"; only one.
         method: "ridge", "logistic", or a scikit-learn estimator, which is cloned for every fold. If
             it is a classifier, whole numbers in ``target`` are classes. The default is "logistic"
-            for classes and "ridge" for numbers.
+            for classes and "ridge" for quantities.
         seed: seed of folds, shuffles, and untrained copies with their further episodes.
         model: the model of a rollout that was read from a file, which does not contain the model.
             For untrained copies, pass ``episodes``, too.
@@ -592,9 +594,9 @@ def _join_targets(
         if not np.array_equal(first.values, target.values):
             return None
         values = np.concatenate([first.values, further.values])
-        mask = None
-        if first.mask is not None and further.mask is not None:
-            mask = np.concatenate([first.mask, further.mask])
+        mask = first.mask
+        if mask is not None:
+            mask = np.concatenate([mask, further.mask])
         # A copy is only probed for the target; inputs and kinds of rounds are for other controls.
         joined.append(replace(first, values=values, mask=mask, inputs=(), types=None))
     return joined
@@ -856,6 +858,7 @@ def _select_kind(method: str | Any | None, target: TargetValues | None = None) -
     if target is not None and target.kind != "class":
         require(
             not kind.predicts_classes,
-            f"target {target.key!r} is a number, not a class; fit it with method='ridge' or a regressor",
+            f"target {target.key!r} is a number, not a class; fit it with method='ridge' or a regressor, or give "
+            "classes: integers, booleans or texts",
         )
     return kind

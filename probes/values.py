@@ -38,7 +38,8 @@ class TargetValues:
 
     Attributes:
         key: name of the target, with ":before" if it is read before each round.
-        values: ``[episode, round, output]``; class numbers 0, 1, ... if ``kind`` is "class".
+        values: ``[episode, round, output]``; class numbers 0, 1, ..., or texts, if ``kind`` is
+            "class".
         outputs: a name for each output.
         when: when the values hold: "after" or "before" each round for a state that is carried from
             round to round, "round" for other variables.
@@ -95,14 +96,18 @@ class TargetValues:
         """Make a target from an array of values.
 
         Args:
-            values: ``[episode, round]`` or ``[episode, round, output]``.
+            values: ``[episode, round]`` or ``[episode, round, output]``. Texts and booleans are
+                classes, numbered in sorted order.
             key: name of the target.
-            of_classes: True if integers and booleans are class ids, not quantities. Floats are
-                always quantities.
+            of_classes: True if integers are classes, too, numbered 0, 1, ...; False if they are
+                quantities. Floats are always quantities.
         """
-        array = as_array(values, "a target")
-        of_classes = of_classes and array.dtype.kind in "biu"
-        array = array.astype(np.int64) if of_classes else _convert_floats(array, "a target")
+        array = _stack_table(values, "a target")
+        if not _is_text(array):
+            array = array_of("a target", array)
+        of_classes = array.dtype.kind in ("biuOU" if of_classes else "bOU")
+        if not of_classes:
+            array = _convert_floats(array, "a target")
         if array.ndim == 2:
             array = array[..., None]
         require(
@@ -125,7 +130,11 @@ class TargetValues:
             InputError: no round took place, or the values are classes and not numbered 0, 1, ...
         """
         what = f"target {self.key!r}"
-        values = as_array(self.values, what)
+        values = self.values
+        if self.kind == "class" and _is_text(values):
+            _, numbers = np.unique(values.astype(str), return_inverse=True)
+            values = numbers.reshape(values.shape)
+        values = as_array(values, what)
         counted = replace(self, values=values)._counted  # self.values may be no array yet
         require(counted.any(), f"{what} has no round that took place, and a probe needs some")
         values = fill_missing(values, self.missing)
@@ -299,10 +308,28 @@ def as_array(values: Any, what: str) -> Array:
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
     (2, 3, 2)
     """
+    return array_of(what, _stack_table(values, what))
+
+
+def _is_text(values: Any) -> bool:
+    """Return True if values are an array of texts, such as names of classes."""
+    return (
+        isinstance(values, np.ndarray)
+        and pd.api.types.infer_dtype(values.ravel(), skipna=False) == "string"
+    )
+
+
+def _stack_table(values: Any, what: str) -> Any:
+    """Return a pandas object as an array, as :func:`as_array` does; other objects unchanged.
+
+    Args:
+        values: the object.
+        what: what the values are, for error messages.
+    """
     if not isinstance(values, pd.Series | pd.DataFrame):
-        return array_of(what, values)
+        return values
     if values.index.nlevels != 2:
-        return array_of(what, values.to_numpy())
+        return values.to_numpy()
     table = values.sort_index()
     n_episodes = table.index.unique(0).size
     n_rounds = table.index.unique(1).size
@@ -312,7 +339,7 @@ def as_array(values: Any, what: str) -> Array:
         f"{what}: an index of episode and round holds every round of every episode once; this one has {len(table)} "
         f"rows for {n_episodes} episodes and {n_rounds} rounds",
     )
-    return array_of(what, table.to_numpy().reshape(n_episodes, n_rounds, *table.shape[1:]))
+    return table.to_numpy().reshape(n_episodes, n_rounds, *table.shape[1:])
 
 
 N_FOLDS = 5

@@ -13,6 +13,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import interp
 import probes
 from interp.stats import refit
 from probes.controls import score_predictions
@@ -178,12 +179,12 @@ def test_episodes_give_a_bare_target_its_inputs():
 
 
 def test_numbers_of_any_make(data):
-    """Tensors with gradients, half precisions, pandas objects, whole numbers and truth values are fitted as numbers."""
+    """Tensors with gradients, half precisions, pandas objects and whole numbers are fitted as numbers."""
     rng = np.random.default_rng(1)
     x = rng.integers(-4, 5, size=(N, T, 3))
     is_positive = x[..., :1] + x[..., 1:2] > 0
     is_inverted = rng.random((N, T, 1)) < 0.1
-    y = is_positive ^ is_inverted
+    y = (is_positive ^ is_inverted).astype(int)
     nothing = np.zeros((N, T, 1))
     plain = probes.fit(x.astype(float), y.astype(float), inputs=nothing)
     names = [f"subject {i:02}" for i in range(N)]
@@ -191,8 +192,7 @@ def test_numbers_of_any_make(data):
     frame = pd.DataFrame(x.reshape(-1, 3), index=rows, columns=["a", "b", "c"])
     series = pd.Series(y.reshape(-1), index=rows)
     arguments = {}
-    arguments["whole"] = (x, y.astype(int))
-    arguments["truth"] = (x, y)
+    arguments["whole"] = (x, y)
     arguments["gradients"] = (
         torch.tensor(x, dtype=torch.float64, requires_grad=True),
         torch.tensor(y * 1.0, requires_grad=True),
@@ -225,6 +225,61 @@ def test_numbers_of_any_make(data):
         frame.iloc[1:],
         series,
     )
+
+
+@pytest.mark.parametrize("make", ["booleans", "tensor", "texts", "objects", "pandas"])
+def test_texts_and_booleans_are_classes(make):
+    """As in scikit-learn: they are scored as the integers that the user calls classes."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(N, T, 3))
+    is_true = x[..., :1] + rng.normal(size=(N, T, 1)) > 0
+    texts = np.where(is_true, "right", "left")
+    rows = pd.MultiIndex.from_product([range(N), range(T)], names=["episode", "round"])
+    targets = {
+        "booleans": is_true,
+        "tensor": torch.tensor(is_true),
+        "texts": texts,
+        "objects": texts.astype(object),
+        "pandas": pd.Series(texts.ravel(), index=rows),
+    }
+    by_number = probes.fit(x, TargetValues.of(is_true.astype(int), of_classes=True))
+    result = probes.fit(x, targets[make])
+    assert result.method == "logistic"
+    assert result.measure == by_number.measure
+    assert probes.fit(x, targets[make], method="ridge").metric == "r2"
+    assert probes.fit(x, is_true.astype(int)).metric == "r2"
+
+
+def test_texts_with_a_gap_are_no_classes():
+    """A missing text must not become the class "nan"."""
+    texts = np.full((N, T, 1), "left", dtype=object)
+    texts[0] = np.nan
+    refuses("a target must be numbers, got values such as", TargetValues.of, texts)
+
+
+@pytest.mark.long
+def test_classes_of_a_function_keep_their_numbers_in_further_episodes():
+    """A class that only further episodes have once could shift the others' numbers, and spoil the control there."""
+    from interp.tasks import experts
+    from interp.tasks.experts.layout import ExpertRound
+    from tests.machines import transformer
+
+    names = np.array(["a rare one", "none", "one", "two"])
+
+    def name_votes(episodes):
+        n_votes = episodes.advice.sum(-1)
+        has_all = n_votes.sum(1) == 4
+        n_votes[has_all, 0] = -1
+        return names[1 + n_votes]
+
+    episodes = experts.sample(n_episodes=150, n_rounds=2, n_experts=2, seed=0)
+    common = episodes.select(np.flatnonzero(episodes.advice.sum((1, 2)) < 4))
+    model = transformer(ExpertRound(2))
+    run = interp.rollout(model, common, names_filter="hook_embed")
+    result = probes.fit(run, name_votes, sites="embed", n_untrained=1)
+    assert result.target.values.max() == 2
+    assert result.settings["untrained_episodes"] == 256
+    assert result.controls["untrained"].score.estimate > 0.95
 
 
 def test_estimators_of_scikit_learn(data):
