@@ -581,15 +581,12 @@ def _join_targets(
     """
     joined = []
     for target in targets:
-        compute_target = target.compute
-        if compute_target is None:
-            try:
-                target_of_key, moment = parse(target.key, interp.tasks.of(episodes))
-            except InputError:
-                return None
-            compute_target = partial(target_of_key, when=moment, **target.parameters)
-        first = compute_target(episodes).rounds(0, n_rounds)
-        further = compute_target(further_episodes).rounds(0, n_rounds)
+        first = _compute_again(target, episodes)
+        further = _compute_again(target, further_episodes)
+        if first is None or further is None:
+            return None
+        first = first.rounds(0, n_rounds)
+        further = further.rounds(0, n_rounds)
         # Other values under this key are the caller's own: unknown in the further episodes.
         if not np.array_equal(first.values, target.values):
             return None
@@ -600,6 +597,19 @@ def _join_targets(
         # A copy is only probed for the target; inputs and kinds of rounds are for other controls.
         joined.append(replace(first, values=values, mask=mask, inputs=(), types=None))
     return joined
+
+
+def _compute_again(target: TargetValues, episodes: Episodes) -> TargetValues | None:
+    """Return the values of a target in other episodes, computed by its function or else from its
+    key; None if neither is known.
+    """
+    if target.compute is not None:
+        return target.compute(episodes)
+    try:
+        target_of_key, moment = parse(target.key, interp.tasks.of(episodes))
+    except InputError:
+        return None
+    return target_of_key(episodes, moment, **target.parameters)
 
 
 def fit_targets(

@@ -207,6 +207,12 @@ def get(key: str, task: Task | str | None = None) -> Target:
             f"unknown target {key!r}: targets are variables of algorithms, and task {candidate.key!r} registers none; "
             "give its record algorithms=...",
         )
+    variable, bracket, _ = key.partition("[")
+    require(
+        not bracket or variable not in known,
+        f"a target is a whole variable, got {key!r}; probe {variable!r}, and read by_output[OUTPUT] or "
+        "direction(OUTPUT) of the result, where OUTPUT is one of its columns",
+    )
     kind = "target" if task is None else f"target of {tasks[0].key!r}"
     raise unknown_name(kind, key, known, limit=40)
 

@@ -293,3 +293,12 @@ def test_what_is_wrong_is_said(advice):
         advice,
         gamma=2.0,
     )
+
+
+@pytest.mark.parametrize("key", ["log_weights[e_1]", "log_weights[0]"])
+def test_an_element_of_a_target_is_refused_with_where_to_read_it(key):
+    """Doses and interchange take elements; a probe decodes the whole variable."""
+    refuses(
+        r"a target is a whole variable.* probe 'log_weights', and read by_output", targets.get, key
+    )
+    refuses("unknown target", targets.get, "no_such_variable[0]")
