@@ -74,8 +74,8 @@ def test_a_state_is_read_at_latent_as_at_latents(episodes, when):
     expected = probes.fit(run, target, sites="latents@h", **options).r2
     assert probes.fit(run, target, sites="latent@h", **options).r2 == pytest.approx(expected)
     key = target.key
-    (found,) = probes.probe(machine, episodes, [key], sites="latent@h", n_untrained=1)
-    assert found.r2 == pytest.approx(expected)
+    (result,) = probes.probe(machine, episodes, [key], sites="latent@h", n_untrained=1)
+    assert result.r2 == pytest.approx(expected)
     swept = probes.sweep(machine, episodes, ["votes", key], sites="latent@h", n_jobs=1).to_frame()
     assert swept["target"].tolist() == ["votes", key]
     assert swept["number"][1] == pytest.approx(expected)
