@@ -235,10 +235,13 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
         InputError: the rollout did not cache this hook point in every round.
     """
     has_every_round = run.cached_rounds == tuple(range(run.n_rounds))
+    hint = ""
+    if hook == CARRIED_HOOK:
+        hint = "; that is the state before each round, and 'latents', which needs no cache, the state after it"
     require(
         hook in run.cache and has_every_round,
         f"the rollout does not hold site {probed.name!r} for every round; make it with "
-        f"names_filter=[{hook!r}], rounds='all'",
+        f"names_filter=[{hook!r}], rounds='all'{hint}",
     )
     return _select_part(run, probed, run.cache[hook])
 

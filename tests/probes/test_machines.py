@@ -87,7 +87,10 @@ def test_a_state_after_the_round_needs_no_cache_of_the_latents(episodes):
     target = probes.targets.counts(episodes)
     assert probes.fit(run, target, sites="latent@h", n_untrained=0).r2 > 0.999
     before = probes.targets.counts(episodes, "before")
-    refuses("names_filter=", probes.fit, run, before, sites="latent@h")
+    message = (
+        "names_filter=.*that is the state before each round, and 'latents', .* the state after"
+    )
+    refuses(message, probes.fit, run, before, sites="latent@h")
 
 
 def test_channels_are_decoded_apart(episodes):
