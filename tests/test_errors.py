@@ -14,7 +14,7 @@ from interp.interventions import interchange, patching
 from interp.model import saved
 from interp.tasks import experts, mdp
 from interp.tasks.experts.analysis import flip_vote
-from interp.training import config, goal
+from interp.training import config, goal, trainer
 from tests.refusals import refuses
 from tests.test_tutorials import DOCS
 
@@ -90,6 +90,28 @@ def another_channel(net, carried, fed):
     return net.read(carried["h"]), {"state": carried["h"]}
 
 
+def undeclared_channel(net, carried, fed):
+    """Read a state that no channel has."""
+    return net.read(carried["c"]), carried
+
+
+def read_a_sequence(net, carried, fed):
+    """Give the submodule a sequence of one step."""
+    return net.read(carried["h"].unsqueeze(1)).squeeze(1), carried
+
+
+def train_a_machine_of_no_builder():
+    layout = experts.TASK.layout(n_experts=3)
+    channels = [interp.Channel("h", (8,))]
+    machine = interp.adapt(
+        Mine(),
+        layout,
+        step=lambda net, carried, fed: (net.read(carried["h"]), carried),
+        channels=channels,
+    )
+    trainer.train(goal.preset("experts", "laptop"), "run", name="mine", machine=machine)
+
+
 def change_in_place(net, carried, fed):
     """Change the state that was passed, where a new one is to be returned."""
     state = carried["h"]
@@ -162,8 +184,11 @@ MISTAKES["not applicable"] = lambda: sweep(interp.load("wma-gru"), OF_FOUR, "hea
 MISTAKES["'wma-gru' has"] = cache_of_a_gru
 MISTAKES["'mine': scores"] = lambda: adapt_and_check(one_score)
 MISTAKES["channel 'h'"] = lambda: adapt_and_check(another_channel)
+MISTAKES["unknown channel"] = lambda: adapt_and_check(undeclared_channel)
+MISTAKES["the point"] = lambda: adapt_and_check(read_a_sequence)
 MISTAKES["steps_are_pure"] = lambda: adapt_and_check(change_in_place)
 MISTAKES["rollout_is_step"] = lambda: adapt_and_check(mix_rows)
+MISTAKES["'...' does"] = train_a_machine_of_no_builder
 MISTAKES["unknown preset"] = lambda: goal.preset("experts", "latop")
 MISTAKES["unknown training"] = lambda: config.replace_fields(
     goal.preset("experts", "laptop"), {"learning_rate": 1}

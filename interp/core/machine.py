@@ -51,7 +51,8 @@ class Channel:
         has_sizes = len(shape) > 0 and min(shape) >= 1
         require(
             name.isidentifier() and has_sizes,
-            f"a channel has an identifier and sizes from 1 on, got {name!r} of shape {shape}",
+            "a channel has an identifier and sizes from 1 on, such as (1,) for one number, "
+            f"got {name!r} of shape {shape}",
         )
         capacity = shape[0] if len(shape) > 1 else 0  # rows; a vector has no row to append
         fits = 0 <= self.grows <= capacity

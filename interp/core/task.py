@@ -511,11 +511,16 @@ def pad_rounds(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any
     first = names[0]
     lengths = [len(episode) for episode in rows[first]]
     for name, episodes in rows.items():
-        own_lengths = [len(episode) for episode in episodes]
         require(
-            own_lengths == lengths,
-            f"{name} has {own_lengths} rounds by episode but {first} has {lengths}; give one for each round",
+            len(episodes) == len(lengths),
+            f"{name} has {len(episodes)} episodes but {first} has {len(lengths)}; the axes are [episode, round, ...]",
         )
+        for index, (episode, length) in enumerate(zip(episodes, lengths, strict=True)):
+            require(
+                len(episode) == length,
+                f"{name} has {len(episode)} rounds in episode {index} but {first} has {length}; "
+                "give one for each round",
+            )
     n_rounds = max(lengths, default=0)
     missing = np.arange(n_rounds) >= np.array(lengths, int)[:, None]
     arrays = {name: _pad(name, episodes, n_rounds) for name, episodes in rows.items()}

@@ -76,6 +76,13 @@ Running them takes as long as sampling the two rounds, each of which is run thre
 """
 
 
+class _Carried(dict[str, Tensor]):
+    """The state that a step reads, by name of a channel; other names are refused."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise unknown_name("channel", name, self)
+
+
 class AdaptedMachine(HookedMachine):
     """A model that the toolkit can run round by round, made from a PyTorch module by :func:`adapt`.
 
@@ -297,6 +304,11 @@ class AdaptedMachine(HookedMachine):
         Returns:
             The prediction, and the state that the next round reads.
         """
+        if not isinstance(carried, Tensor):
+            raise InputError(
+                f"{self.name!r} is called with (carried, fed), what it carries before the round's inputs, got "
+                f"{type(carried).__name__} first"
+            )
         carried = self.hook_latents(carried)
         # An entry of the batch is void if a hook left it without a valid result (Halting.void).
         is_void = None  # without a loop that may halt, no entry can be void
@@ -310,7 +322,7 @@ class AdaptedMachine(HookedMachine):
         for name in self.channel_of_length:
             state[name] = state[name].squeeze(-1).round().long()
         with self.open_mode(carried.dtype), self._open_points(len(carried)):
-            result = self._call("a round", self.one_step, self.module, dict(state), fed)
+            result = self._call("a round", self.one_step, self.module, _Carried(state), fed)
         scores, new_state = self._split_result(result)
         for name, channel in self.channel_of_length.items():
             # Of a channel that grows, the step returns only the rows that this round adds.
@@ -811,7 +823,10 @@ def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
         # "" is the name of the whole module, and `gate` is "" by default.
         for name in (point.module, point.gate):
             if name not in known:
-                raise unknown_name("submodule", name, filter(None, known), limit=40)
+                error = unknown_name("submodule", name, filter(None, known), limit=40)
+                if hasattr(module, "_orig_mod"):  # where torch.compile puts the user's module
+                    raise InputError(f"{error}; adapt the module as before torch.compile")
+                raise error
         is_scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
         require(
             not is_scripted,

@@ -534,14 +534,18 @@ def _check_point(case: _Case, component: Component, name: str, unhooked: Stepped
     n_axes = 2 + len(component.axes.split())  # these, between the batch and the vector
     n_rows = len(unhooked.carried)
     if len(shapes) != 1:
-        remedy = ""
-        if _has_compiled_parts(case.machine):
-            remedy = "; compiled modules call no hooks: adapt the module that was compiled"
-        yield f"the point {name!r} fires {len(shapes)} times in a round, which must be once{remedy}"
+        yield (
+            f"the point {name!r} fires {len(shapes)} times in a round, which must be once: a call of the submodule's "
+            "forward, and one in compiled code, call no hooks; adapt the module, and give the step, as before "
+            "torch.compile"
+        )
     elif shape is None or len(shape) != n_axes or shape[0] != n_rows:
         got = "no tensor" if shape is None else f"shape {shape}"
-        axes = component.axes.replace(" ", ", ")
-        yield f"the point {name!r} has axes [batch, {axes}, vector], got {got}"
+        axes = ", ".join(["batch", *component.axes.split(), "vector"])
+        yield (
+            f"the point {name!r} has axes [{axes}], got {got}; Point(..., axes=) names those between, such as "
+            "axes='pos' for the steps of a sequence"
+        )
     elif component.key != "latent":  # its labels are those of all channels, not of one axis
         n_labels = len(component.labels)
         if n_labels and n_labels not in shape[1:-1]:
@@ -551,12 +555,6 @@ def _check_point(case: _Case, component: Component, name: str, unhooked: Stepped
     allowed = case.tolerance if name.endswith("hook_result") else _ROUNDING_OF_ZERO
     if gap > allowed:
         yield f"a hook at {name!r} that changes nothing moves the result by {gap:.1g}"
-
-
-def _has_compiled_parts(module: Any) -> bool:
-    """Return whether torch.compile was applied to any part of a model."""
-    parts = module.modules()
-    return any(hasattr(part, "_orig_mod") or part._compiled_call_impl for part in parts)
 
 
 def _check_start(case: _Case) -> Iterator[str]:

@@ -73,8 +73,9 @@ def train(
         name: name of the trained model.
         machine: model to train instead of the configuration's transformer: a registered name
             (``interp.register_machine``), or a model that ``interp.load`` built. Its weights are
-            drawn again from the run's seed. To continue from trained weights, set ``start`` in the
-            configuration to their checkpoint.
+            drawn again from the run's seed, also if they are trained. To continue from them, set
+            ``start`` in the configuration to their checkpoint, which
+            :func:`interp.model.checkpoints.save_checkpoint` writes.
         n_processes: number of processes that train together. torchrun must have started this many;
             otherwise an error is raised.
         stop_at: number of batches, counted from the beginning of the run, after which it stops; it

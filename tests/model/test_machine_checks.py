@@ -136,6 +136,13 @@ def _passes_the_cell_by(m, carried, fed):
     return read_out(m, carried["h"], fed), {"h": h}
 
 
+def _reads_a_sequence(m, carried, fed):
+    """The readout runs on a sequence of one step."""
+    advice, _ = read_round(fed)
+    inputs = torch.cat([carried["h"], advice], 1)
+    return m.read(inputs.unsqueeze(1)).squeeze(1), {"h": next_state(m, carried["h"], fed)}
+
+
 def _reads_twice(m, carried, fed):
     read_out(m, carried["h"], fed)
     return _good(m, carried, fed)
@@ -315,7 +322,7 @@ FAULTY_POINTS = {
     "a point that does not fire": (
         _passes_the_cell_by,
         {"cell": "cell"},
-        "'points.cell' fires 0 times in a round",
+        "'points.cell' fires 0 times in a round, .*as before torch.compile",
     ),
     "a point that fires twice": (
         _reads_twice,
@@ -326,6 +333,11 @@ FAULTY_POINTS = {
         _good,
         {"cell": interp.Point("cell", axes="pos")},
         r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
+    ),
+    "a point in a sequence": (
+        _reads_a_sequence,
+        {"read": "read"},
+        r"has axes \[batch, vector\], got shape \(4, 1, 2\); .*axes='pos'",
     ),
 }
 
@@ -396,6 +408,7 @@ def test_hostile_arguments_are_refused():
             name,
             shape,
         )
+    refuses(r"such as \(1,\) for one number, got 'h' of shape \(\)", interp.Channel, "h", ())
     refuses("has no exact state readout", machine.read_state, machine.initial(2))
 
 
@@ -539,6 +552,21 @@ def test_logits_that_are_probabilities_are_refused_and_probabilities_and_log_pro
     )
     interp.check_machine(cell(step, output="probability"), only=only)
     interp.check_machine(cell(step_in_logs), only=only)
+
+
+def test_a_point_of_a_compiled_module_and_the_wrong_order_of_arguments_are_answered():
+    compiled = torch.compile(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), backend="eager")
+    why = "unknown submodule 'cell'.*adapt the module as before torch.compile"
+    refuses(why, adapted, compiled, _good, {"cell": "cell"})
+    machine = cell()
+    carried, fed = interp.rollout(machine, experts.sample(2, 3, N_EXPERTS)).rows([1])
+    assert machine(carried, fed).prediction.shape == (2,)
+    refuses(r"is called with \(carried, fed\).*got EncodedRounds first", machine, fed, carried)
+
+
+def test_the_steps_of_a_sequence_are_an_axis_of_a_point():
+    points = {"read": interp.Point("read", axes="pos")}
+    interp.check_machine(cell(_reads_a_sequence, points=points), only=["points_fire_once"])
 
 
 def test_a_batch_that_matters_only_in_rare_states_is_found():

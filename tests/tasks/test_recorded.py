@@ -473,8 +473,11 @@ def test_recorded_values_that_are_none_are_refused():
 def test_recorded_lengths_that_differ_are_refused():
     message = "give advice, labels, a list of episodes each; labels is not there"
     refuses(message, ExpertEpisodes.of, advice=[[[0, 1]]])
-    message = r"labels has \[2\] rounds by episode but advice"
-    refuses(message, ExpertEpisodes.of, advice=[[[0, 1]]], labels=[[1, 0]])
+    message = "labels has 2 rounds in episode 1 but advice has 1; give one for each round"
+    advice = [[[0, 1]], [[0, 1]]]
+    refuses(message, ExpertEpisodes.of, advice=advice, labels=[[1], [1, 0]])
+    message = "labels has 1 episodes but advice has 2; the axes are .episode, round, ...."
+    refuses(message, ExpertEpisodes.of, advice=advice, labels=[[1]])
 
 
 def test_lists_that_are_none_are_refused():

@@ -203,6 +203,22 @@ def test_a_run_goes_on_from_a_trained_machine(tmp_path):
     )
 
 
+def test_a_run_begins_with_weights_of_a_loop_of_ones_own_only_where_start_names_them(tmp_path):
+    """Put into a machine's module, saved as a checkpoint and named as the start."""
+    machine = interp.load("gru")
+    machine.module.load_state_dict(interp.load("gru").untrained(7).module.state_dict())
+    checkpoint = save_checkpoint(machine, tmp_path / "mine")
+    still = {"stages": ({"n_rounds": 2, "steps": 1},), "lr": 1e-30, "weight_decay": 0.0}
+    drawn = train(small(**still), tmp_path / "drawn", name="n", machine=machine)
+    continued = train(
+        small(start=str(checkpoint), **still), tmp_path / "continued", name="n", machine=machine
+    )
+    expected = {drawn: interp.load("gru").untrained(0), continued: machine}
+    for folder, with_weights in expected.items():
+        for key, value in with_weights.state_dict().items():
+            torch.testing.assert_close(load_checkpoint(folder).state_dict()[key], value)
+
+
 def test_what_cannot_be_trained_says_why(tmp_path):
     def refused(why, machine="gru", **changes):
         refuses(why, train, small(**changes), tmp_path / "run", name="m", machine=machine)
