@@ -26,6 +26,7 @@ Here the output of a head is edited from round 2 on, in all rounds together:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,7 +49,13 @@ from interp.model.rollout import Step, require_own, run_round, runs_without_hook
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
-from interp.support.checks import check_type, checked, checked_fields, checked_result
+from interp.support.checks import (
+    array_of,
+    check_type,
+    checked,
+    checked_fields,
+    checked_result,
+)
 from interp.support.errors import convert_errors, require, require_known
 
 _KEY_COLUMNS = ["edit", "edited", "read", "outcome"]
@@ -168,8 +175,9 @@ class Effects(Result):
         return (*mean_low_high, n_episodes)
 
     def _draw(self, figures: Any) -> Any:
-        """Draw a heat map of the mean absolute effect, with a row per edit. There is a column per
-        round read or, if several rounds were edited, per number of rounds since the edit.
+        """Draw a heat map of the mean absolute effect, summed over outcomes, with a row per edit.
+        There is a column per round read or, if several rounds were edited, per number of rounds
+        since the edit. (The table has mean effects with their sign, which can cancel.)
 
         Args:
             figures: module with the package's plotting functions.
@@ -185,7 +193,8 @@ class Effects(Result):
         by_round = pd.DataFrame(sizes, index=list(self.edits), columns=columns)
         means = by_round.T.groupby(level=0).mean().T  # over pairs in the same column
         title = f"effect by edit and {column}"
-        return figures.heatmaps({title: means}, label="size", xlabel=xlabel, ylabel="edit")
+        label = "mean |effect|, summed over outcomes"
+        return figures.heatmaps({title: means}, label=label, xlabel=xlabel, ylabel="edit")
 
     @property
     def sentence(self) -> str:
@@ -382,11 +391,12 @@ class Edit:
 
             - a rollout: its activation at the same place, in the same episode and round; a rollout
               of the same model without hooks, unless the place is in the carried state;
-            - a tensor ``[episode, round, ...]`` with the rounds in which the edit is made;
-            - a function ``(current, which)`` that returns the new values. All edited pairs of an
-              episode and a round are divided into chunks, and the function is called with each:
-              ``current`` has the current values, ``[pair, ...]``, and ``which`` is the slice of
-              all pairs (ordered by episode, then round) that the chunk contains.
+            - a tensor that broadcasts to ``[episode, round, ...]``, with the rounds in which the
+              edit is made; or a single activation, such as ``[d]``, for all of them;
+            - a function of the current values, ``[pair, ...]``, that returns the new ones. All
+              edited pairs of an episode and a round are divided into chunks, and the function is
+              called with each. If it takes a second argument, this is the slice of all pairs
+              (ordered by episode, then round) that the chunk contains.
         add: True if the tensor is added to the current value, False if it replaces it.
         rewrite_state: optional function that changes the carried state before every later round.
             It is called with the index of the edited round, the index of the later round, and the
@@ -398,7 +408,7 @@ class Edit:
     """
 
     place: Place
-    value: Rollout | Tensor | Callable[[Tensor, slice], Tensor]
+    value: Rollout | Tensor | Callable[..., Tensor]
     add: bool = False
     rewrite_state: StateRewriter | None = None
     rounds: Rounds | None = None
@@ -420,17 +430,22 @@ class Edit:
             value: the new value, in one of these forms:
 
                 - a rollout: its activation at the same site, in the same episode and round;
-                - a tensor ``[episode, round, ...]`` with the rounds in which the edit is made;
-                - a function ``(current, which)`` that returns the new values. It is called with
-                  chunks of all edited pairs of an episode and a round: ``current`` has the current
-                  values, ``[pair, ...]``, and ``which`` is the slice of all pairs (ordered by
-                  episode, then round) that the chunk contains.
-            model: the model whose sites are looked up; by default those of any transformer.
+                - a tensor, NumPy array or real number that broadcasts to ``[episode, round, ...]``, with
+                  the rounds in which the edit is made; or a single activation for all of them, such
+                  as a mean or a direction ``[d]``;
+                - a function of the current values that returns the new ones. It is called with
+                  chunks of all edited pairs of an episode and a round, ``[pair, ...]``. If it takes
+                  a second argument, this is the slice of all pairs (ordered by episode, then round)
+                  that the chunk contains.
+            model: the model whose sites are looked up, which is needed for sites that only this
+                model has, such as "latent@h"; by default the sites are those of any transformer.
             add: True if the tensor is added to the current value, False if it replaces it.
             rounds: all rounds in which an edited run has the edit; by default, only the round in
                 which the run starts.
         """
         place = site if isinstance(site, Place) else Place.of(site, model=model)
+        if isinstance(value, np.ndarray | float):
+            value = torch.as_tensor(array_of("value", value).copy())
         return cls(place, value, add, rounds=rounds)
 
     @property
@@ -452,24 +467,45 @@ class Edit:
         """
         return [] if self.rounds is None else select_rounds(self.rounds, n_rounds)
 
-    def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
+    def tensor_rows(self, base: Rollout, rounds: Sequence[int], shape: Sequence[int]) -> Tensor:
         """Return the edit's tensor with one row per episode and round, ``[row, ...]``. Row
         ``e * len(rounds) + i`` is for the i-th of ``rounds`` in episode e. It has arbitrary values
         if the edit is not made in this round.
 
         Args:
-            rounds: indices of the rounds. They are not used if :attr:`rounds` is None: the tensor
-                then has exactly the rounds in which the experiment starts.
-            n_rounds: number of rounds of the run, to which slices, "all" and negative numbers in
-                :attr:`rounds` refer.
+            base: the rollout that is edited.
+            rounds: indices of the rounds; those in which the experiment starts if :attr:`rounds` is
+                None.
+            shape: shape of the edited activation of one row.
         """
-        assert isinstance(self.value, Tensor)
+        acting = self.list_acting_rounds(base.n_rounds) or rounds
+        value = self._broadcast_tensor(torch.Size((base.n_episodes, len(acting), *shape)))
         if self.rounds is None:
-            return self.value.flatten(0, 1)
-        acting = select_rounds(self.rounds, n_rounds)
+            return value.flatten(0, 1)
         # The first column stands in where the edit is not made; its values are not used there.
         columns = [acting.index(t) if t in acting else 0 for t in rounds]
-        return self.value[:, columns].flatten(0, 1)
+        return value[:, columns].flatten(0, 1)
+
+    def _broadcast_tensor(self, wanted: torch.Size) -> Tensor:
+        """Return the edit's tensor with all axes of the edited activations, ``[episode, round,
+        ...]``; ``wanted`` is their shape.
+
+        The tensor may lack both the axis of episodes and that of rounds, but not one of them, since
+        this could be either.
+        """
+        value = self.value
+        assert isinstance(value, Tensor)
+        shape = value.shape
+        has_all_axes = shape[:2] == wanted[:2] and shape[-1] == wanted[-1]
+        if has_all_axes and shape.numel() == wanted.numel() and not self.is_whole:
+            return value.reshape(wanted)  # axes of size 1 between these may be left out
+        refusal = (
+            f"a tensor that is put at {self.place} is [episode, round, ...] = {list(wanted)}, broadcasts to it, "
+            f"or is one activation without the first two axes; got shape {tuple(shape)}"
+        )
+        require(value.ndim != len(wanted) - 1, refusal)
+        with convert_errors(refusal, of=RuntimeError):
+            return value.expand(wanted)
 
 
 @dataclass(frozen=True)
@@ -627,20 +663,8 @@ class Experiment:
         object.__setattr__(self, "rounds", starts)
         object.__setattr__(self, "commit", self.commit or run.commit)
         for edit in self.every_edit:
-            value = edit.value
-            acting_rounds: Sequence[int] = starts
             if edit.rounds is not None:
-                acting_rounds = select_rounds(edit.rounds, n_rounds)
-                self._require_possible_rounds(edit, acting_rounds)
-            elif edit.is_whole:
-                continue  # checked when it is put, with all its axes (_require_latents)
-            if isinstance(value, Tensor):
-                shape, wanted = tuple(value.shape), (n_episodes, len(acting_rounds))
-                require(
-                    shape[:2] == wanted,
-                    f"a tensor that is put in rounds {_format_rounds(acting_rounds)} is [episode, round, ...] = "
-                    f"{[*wanted, '...']}, got shape {shape}",
-                )
+                self._require_possible_rounds(edit, edit.list_acting_rounds(n_rounds))
 
     @property
     def every_edit(self) -> list[Edit]:
@@ -735,12 +759,9 @@ def _is_writable(value: object) -> bool:
         return True
     if value.is_complex() or value.isinf().any():
         return False
-    if value.numel() == 0:
-        return True
-    # [episode, number]; a tensor with one axis counts as one episode
-    is_nan = value.isnan().flatten(1) if value.ndim > 1 else value.isnan()
-    has_nan = is_nan.any(-1)
-    return not has_nan.all()
+    # [episode, number]; a tensor with fewer axes counts as one episode
+    is_nan = torch.atleast_2d(value.isnan()).flatten(1)
+    return value.numel() == 0 or not is_nan.any(1).all()
 
 
 def _format_rounds(rounds: Sequence[int]) -> str:
@@ -1032,8 +1053,7 @@ def _run_edited_rounds(
     for edit in together:
         value = edit.value
         if isinstance(value, Tensor) and edit.is_whole:
-            _require_latents(experiment, edit, value)
-            new = edit.tensor_rows(rounds, base.n_rounds)
+            new = edit.tensor_rows(base, rounds, shape=rows.latents.shape[1:])
             rows = rows._replace(latents=new.to(base.latents))
         else:
             hooked.append(edit)
@@ -1077,24 +1097,6 @@ def _run_edited_rounds(
     return predictions, latents, by_site
 
 
-def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> None:
-    """Raise an error if a tensor that replaces the whole carried state has the wrong shape.
-
-    Args:
-        experiment: the experiment, with its run.
-        edit: the edit, with its rounds.
-        latents: the tensor, which must be ``[episode, round, row, width]``.
-    """
-    base, shape = experiment.run, tuple(latents.shape)
-    n_rounds = len(experiment.starts) if edit.rounds is None else shape[1]
-    wanted = (base.n_episodes, n_rounds, *base.latents.shape[2:])
-    require(
-        shape == wanted,
-        f"latents must be [episode, round, row, width] = {wanted}, got shape {shape}; change "
-        "the rows of one channel in run.latents and give all rows",
-    )
-
-
 def _list_changes(
     experiment: Experiment,
     edits: Sequence[Edit],
@@ -1133,7 +1135,7 @@ def _list_changes(
             changes.append((site, copy_from_source))
     for edit in edits:  # those with a tensor or a function as the value
         if not isinstance(edit.value, Rollout):
-            change = _make_change(edit, rounds, base.n_rounds, part)
+            change = _make_change(edit, base, rounds, part)
             # Errors in the user's function become errors of the argument value=.
             changes.append((edit.place.site, convert_errors("value=")(change)))
     return changes
@@ -1158,14 +1160,14 @@ def _read_source(
     return activations
 
 
-def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
+def _make_change(edit: Edit, base: Rollout, rounds: Sequence[int], part: slice) -> _Change:
     """Return the function that makes an edit in an activation ``[row, ...]``. The value of the edit
     is a tensor or a function.
 
     Args:
         edit: the edit.
+        base: the rollout that is edited.
         rounds: indices of the edited rounds.
-        n_rounds: number of rounds of the run.
         part: slice of the rows (pairs of episode and round) that are run together.
     """
     place, value = edit.place, edit.value
@@ -1176,20 +1178,27 @@ def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) 
         """
         if isinstance(value, Tensor):
             # `tensor_rows` spreads `value` over all rows, one per episode and edited round.
-            rows = edit.tensor_rows(rounds, n_rounds)[part]
-            width, wanted = rows.shape[-1], activation.shape[-1]
-            require(
-                width == wanted,
-                f"a tensor that is put at {place} ends in {wanted} numbers, got {width}",
-            )
-            new = rows.reshape(activation.shape).to(activation)
+            rows = edit.tensor_rows(base, rounds, shape=activation.shape[1:])
+            new = rows[part].to(activation)
         else:
             assert callable(value)
-            new = value(activation.clone(), part)  # a copy: the function may change it in place
+            current = activation.clone()  # a copy: the function may change it in place
+            new = value(current, part) if _takes_rows(value) else value(current)
         # Only the part in the place's subspace is replaced.
         return place(activation, activation + new if edit.add else new)
 
     return change
+
+
+def _takes_rows(function: Callable[..., Tensor]) -> bool:
+    """Return whether an edit's function takes a second argument, the slice of rows. A function
+    without a signature, such as ``torch.relu``, counts as one of the activation alone.
+    """
+    try:
+        inspect.signature(function).bind(None, None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _run_later_rounds(

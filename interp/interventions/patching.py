@@ -376,18 +376,22 @@ class PatchingResult(Result):
         if self.direction == "noising":
             verb, run_name = "carries over", "corrupted"
         counted = self.settings["counted"]  # how many episodes have these rounds; "" if all
-        sites = f"{len(self.sites)} sites"
-        if counted:
-            sites += f" ({counted})"
+        in_parentheses = f" ({counted})" if counted else ""
+        n_sites = len(self.sites)
         site, share = self.best
+        no_site = f"none of {n_sites} sites"
+        most = f", the most of {n_sites} sites"
+        if n_sites == 1:
+            no_site = f"no patch at {site}"
+            most = ""
         if share <= _MIN_RESTORED_SHARE:
             return (
-                f"Patching round {self.round}: none of {sites} {verb} more than "
+                f"Patching round {self.round}: {no_site}{in_parentheses} {verb} more than "
                 f"{_MIN_RESTORED_SHARE:.0%} of the {name} of the {run_name} run."
             )
         return (
             f"Patching round {self.round} at {site} {verb} {share:.0%} of the {name} of the "
-            f"{run_name} run, the most of {sites}."
+            f"{run_name} run{most}{in_parentheses}."
         )
 
 
@@ -440,12 +444,14 @@ class RoundsResult(Result):
     @property
     def sentence(self) -> str:
         """The finding in a sentence: in which round, and at which site, a patch restores most of
-        the difference between the two runs.
+        the difference between the two runs. It is the round with the largest effect, not with the
+        largest share, since a share of a small difference may be large.
         """
         differing = [result for result in self.by_round if abs(result.gap) >= NO_GAP]
         if not differing:
             return self.by_round[0].sentence
-        return max(differing, key=lambda result: result.best[1]).sentence
+        # A share times the difference is the effect.
+        return max(differing, key=lambda result: result.best[1] * abs(result.gap)).sentence
 
     def _draw(self, figures: Any) -> Any:
         """Draw a heat map of mean effects, with a row per site and a column per patched round, for
@@ -521,8 +527,12 @@ def sweep(
             layer, head and position (:func:`interp.interventions.sites.select_sites`). By default
             the residual stream, attention outputs and heads; for a model without these, every hook
             point.
-        metric: a metric of the output, or its key in ``pairs.METRICS``; by default "logit_diff", or
-            "prediction" if a real number is predicted.
+        metric: a metric of the output, or its key in ``pairs.METRICS``. The default "logit_diff" is
+            log P(a) - log P(b), where a is the outcome whose log P is raised most from the
+            corrupted to the clean run, and b the one whose log P is lowered most. Both are found
+            for each episode, so clean is above corrupted in every one. "correct_logit_diff" is the
+            logit of the correct outcome (the label) minus that of the others. If a real number is
+            predicted, the default is "prediction".
         read_round: index of the round in which the metric is read; by default the patched one.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 

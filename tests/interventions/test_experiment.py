@@ -170,6 +170,45 @@ def test_a_function_that_writes_in_place_changes_the_subspace_alone(napkin, base
     assert read(napkin, base, [Edit(place, put)], predicted) == [-9, 3086, 1251]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([8.0]),
+        torch.full((1, 1, 1), 8.0),
+        np.array([8.0]),
+        8.0,
+        lambda z: 0 * z + 8,
+        lambda z, rows: 0 * z + 8,
+    ],
+    ids=["vector", "tensor", "array", "number", "function", "function of rows"],
+)
+def test_a_value_is_spread_over_episodes_and_rounds(napkin, base, value):
+    """z after round 0 becomes 8."""
+    assert read(napkin, base, [Edit.of(NEXT_Z, value)], carried) == [8, 8, 13]
+
+
+def test_a_vector_is_added_to_every_episode_and_round(napkin):
+    """Of the carried z, 1 and 13 (or 1 and 8), whole or at its only position."""
+    base = interp.rollout(napkin, played([1, 0, 1], [0, 0, 1]))
+    direction = torch.tensor([0.0, 0, 2, 0, 0])
+    for site in ("latent", "latent@<z>"):
+        edits = {site: [Edit.of(site, direction, add=True)]}
+        seen = run(Experiment(napkin, base, edits, rounds=[0, 1], watched=[Site("latent")]))
+        assert seen.activations[0][Site("latent")][..., 2].flatten().tolist() == [3, 15, 3, 10]
+
+
+def test_a_function_of_pytorch_without_a_signature_is_one_of_the_activation(napkin, base):
+    assert read(napkin, base, [Edit.of(NEXT_Z, torch.zeros_like)], carried) == [0, 8, 13]
+
+
+def test_a_tensor_that_lacks_either_episodes_or_rounds_is_refused(napkin):
+    """Two rounds of two episodes: the axis of 2 could be either."""
+    base = interp.rollout(napkin, played([1, 0, 1], [0, 0, 1]))
+    edits = {"z": [Edit.of("latent", torch.zeros(2, 1, 5))]}
+    experiment = Experiment(napkin, base, edits, rounds=[0, 1])
+    refuses(r"one activation without the first two axes; got shape \(2, 1, 5\)", run, experiment)
+
+
 # Edits of several rounds together.
 
 
@@ -228,10 +267,10 @@ def test_an_edit_of_several_rounds_that_cannot_be_made_is_refused(napkin, base, 
     refuses("propagate=False holds later rounds", made, "all", propagate=False)
     refuses("horizon is 0; give horizon=2", made, "all", horizon=0)
     refuses("round 3 is out of range", made, [0, 3])
-    edits = [Edit.of("latent", torch.zeros(1, 1, 1, 5), rounds=[0, 1])]
+    edits = [Edit.of("latent", torch.zeros(1, 3, 1, 5), rounds=[0, 1])]
     refuses(
-        r"\[episode, round, ...\] = \[1, 2, '...'\], got shape \(1, 1, 1, 5\)",
-        lambda: Experiment(napkin, base, {"edit": edits}, rounds=0, horizon=1),
+        r"\[episode, round, ...\] = \[1, 2, 1, 5\], .*; got shape \(1, 3, 1, 5\)",
+        lambda: run(Experiment(napkin, base, {"edit": edits}, rounds=0, horizon=1)),
     )
 
 
@@ -269,8 +308,8 @@ def test_a_tensor_with_axes_in_another_order_is_not_put(untrained_q, mdp_episode
         return run(Experiment(untrained_q, base, edits, rounds=[0, 1]))
 
     put(z)
-    refuses(r"rounds 0, 1 is \[episode, round, ...\]", put, z.transpose(0, 1))
-    refuses("a tensor that is put at L1H0 ends in", put, z.transpose(2, 3))
+    refuses(r"put at L1H0 is \[episode, round, ...\] = ", put, z.transpose(0, 1))
+    refuses("a tensor that is put at L1H0 is", put, z.transpose(2, 3))
 
 
 def test_the_picture_of_one_start_counts_rounds_from_0(napkin, base, source):
@@ -278,6 +317,7 @@ def test_the_picture_of_one_start_counts_rounds_from_0(napkin, base, source):
     figure = run(Experiment(napkin, base, edits, rounds=1, horizon=1, reads="each")).plot()
     axes = figure.axes[0]
     assert axes.get_xlabel() == "round"
+    assert figure.axes[1].get_ylabel() == "mean |effect|, summed over outcomes"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2"]
 
 
@@ -324,3 +364,26 @@ def test_a_sweep_that_restores_nothing_says_none(napkin, napkin_pair):
     assert effects.sentence == (
         "Patching round 0: none of 2 sites restores more than 1% of the value of the clean run."
     )
+
+
+def test_a_sweep_of_one_site_compares_it_with_no_other(napkin, napkin_pair):
+    """Twice the square of the vote: 122 - 62 of 117 - 62 is restored."""
+    effects = patching.sweep(napkin, *napkin_pair, 0, sites="L0H0@p?", metric=VALUE)
+    assert effects.sentence == (
+        "Patching round 0 at L0H0@p? restores 109% of the value of the clean run."
+    )
+    nothing = patching.sweep(napkin, *napkin_pair, 0, sites="L0H1@p?", metric=VALUE)
+    assert nothing.sentence == (
+        "Patching round 0: no patch at L0H1@p? restores more than 1% of the value of the clean run."
+    )
+
+
+def test_the_sentence_of_several_rounds_is_about_the_largest_effect_as_the_table(
+    napkin, napkin_pair
+):
+    """The share is 60 / 55 in round 0, and 1 in round 1, of a far larger difference."""
+    sweep = patching.sweep(napkin, *napkin_pair, [0, 1], sites=["L0H0@p?", "latent"], metric=VALUE)
+    first = sweep.to_frame().iloc[0]
+    assert (first["round"], first["site"]) == (1, "latent")
+    assert sweep.fractions().max() > sweep.fractions()[1].max()
+    assert sweep.sentence.startswith("Patching round 1 at latent restores 100%")

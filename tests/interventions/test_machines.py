@@ -142,7 +142,7 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     difference = base.predictions - source.predictions
     assert difference[:, AT:].abs().max() > 1e-3
     refuses(
-        r"latents must be \[episode, round, row, width\]",
+        r"put at latent is \[episode, round, ...\] = ",
         run_on,
         machine,
         base,
