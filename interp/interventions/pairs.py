@@ -4,8 +4,20 @@ A metric is one number per episode, computed from predictions or from the carrie
 higher number is closer to the clean run. ``Metric.measure`` maps a :class:`Readout` to numbers
 ``[*cell, episode]``; ``*cell`` are any leading axes, such as one for the patched sites. If a model
 outputs probabilities, log P replaces logits, with P clipped to ``[1e-6, 1]``; so a difference of
-logits lies within +-13.8. Predictions of real numbers have the metrics "prediction" and
-"squared_error".
+logits lies within +-13.8. The metrics of probabilities are
+
+* "logit_diff": log P(a) - log P(b). In each episode, a is the outcome whose log P is raised most
+  from the corrupted to the clean run, and b the one whose log P is lowered most. So the clean run
+  has more than the corrupted run in every episode, whatever the correct outcome is;
+* "correct_logit_diff": log P - log(1 - P) of the correct outcome, such as the label: for two
+  outcomes, correct minus wrong logit, as in TransformerLens' tutorials. Effects of episodes with
+  different labels can cancel;
+* "probability": P(a);
+* "agreement": 1 if the most probable outcome is that of the clean run, else 0.
+
+Of all predictions, "regret" is the loss with the clean episodes' labels, summed from the patched to
+the read round. "state" is how far the carried state lies towards the clean run's. Predictions of
+real numbers have the metrics "prediction" and "squared_error".
 """
 
 from __future__ import annotations
@@ -204,7 +216,8 @@ def prepare(
         has_rounds &= counted_rounds(side)[:, first : last + 1].all(1)
     counted = ""
     if not has_rounds.all():
-        counted = f"{has_rounds.sum()} of {len(has_rounds)} episodes have rounds {first} to {last}"
+        rounds = f"round {first}" if last == first else f"rounds {first} to {last}"
+        counted = f"{has_rounds.sum()} of {len(has_rounds)} episodes have {rounds}"
         require(has_rounds.any(), f"{counted}; choose rounds that some episodes have")
         sides = clean.select(has_rounds), corrupted.select(has_rounds)
     clean_run, corrupted_run = [
@@ -434,6 +447,26 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), difference)
 
 
+def _compute_correct_logit_diff(readout: Readout, pair: Pair) -> Float[Tensor, "*cell episode"]:
+    """Compute the log-odds of the correct outcome, ``[*cell, episode]``: its log-probability minus
+    that of all other outcomes together. The correct outcome of a clean episode is the one for which
+    a certain prediction has the smallest loss.
+
+    Args:
+        readout: the results of one or several runs; ``*cell`` are its leading axes.
+        pair: the clean and the corrupted run, with the clean episodes.
+    """
+    layout = pair.layout
+    n_outcomes = layout.n_outputs
+    episodes_and_rounds = pair.clean_readout.predictions.shape[:2]
+    # For each outcome, predictions that give it probability 1 in all episodes and rounds.
+    one_hot = torch.eye(n_outcomes, device=pair.model.device)[:, None, None]
+    certain = one_hot.expand(n_outcomes, *episodes_and_rounds, n_outcomes)
+    losses = pair.losses(layout.prediction(certain))  # [outcome, episode, round]
+    correct = losses[..., -1].argmin(0)
+    return _select_outcome(_compute_probabilities(readout, pair), correct).logit(CLIP)
+
+
 def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
     """Return the predicted probability of one outcome, ``[*cell, episode]``: that with the largest
     rise of its log-probability from the corrupted to the clean run.
@@ -548,6 +581,13 @@ METRICS: dict[str, Metric] = index_by_key(
             name="logit difference",
             unit="nats",
             measure=_compute_logit_diff,
+            kinds=_CLASSES,
+        ),
+        Metric(
+            key="correct_logit_diff",
+            name="logit difference, correct minus other",
+            unit="nats",
+            measure=_compute_correct_logit_diff,
             kinds=_CLASSES,
         ),
         Metric(

@@ -401,7 +401,12 @@ _WORDS = {
     Any: "anything",
     _Numbers: "an array of numbers",
 }
-_NAMED = {"Machine": "a model", "Episodes": "a batch of episodes", "Callable": "a function"}
+_NAMED = {
+    "Machine": "a model",
+    "Episodes": "a batch of episodes",
+    "Callable": "a function",
+    "Metric": "an interp.interventions.pairs.Metric",
+}
 
 
 def _add_article(word: str) -> str:

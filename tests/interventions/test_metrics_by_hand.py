@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from torch.testing import assert_close
 
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
 from interp.tasks import mdp
@@ -63,6 +64,16 @@ def test_each_cell_episode_and_outcome_is_measured_by_itself(pair, cells, key, b
     """Outcome 2 rises most and outcome 0 falls most; the state moves by (3, 4), and only what lies along it counts."""
     measured = find_metric(key).measure(cells, pair)
     assert measured.numpy() == pytest.approx(np.array(by_hand), rel=1e-6)
+
+
+def test_the_correct_outcome_is_that_of_the_smallest_loss(pair, cells):
+    """The action with the highest Q-value in the table before the round: log P - log(1 - P)."""
+    episodes = pair.clean_episodes
+    values = [episodes.q_tables[i, 4, episodes.next_states[i, 4]] for i in range(2)]
+    assert np.ptp(values, axis=1).min() > 0
+    probabilities = cells.predictions[:, [0, 1], 1, np.argmax(values, 1)]
+    measured = find_metric("correct_logit_diff").measure(cells, pair)
+    assert_close(measured, probabilities.logit())
 
 
 def test_a_loss_is_summed_over_the_rounds(pair, cells):

@@ -230,6 +230,35 @@ def test_bad_input_is_one_sentence_with_the_valid_values(
     refuses(message, patching.sweep, untrained, clean, corrupted, **{"round": 3, **options})
 
 
+def test_a_function_is_refused_as_a_metric_with_what_makes_one(untrained, expert_episodes):
+    pair = corruptions.flip_vote(expert_episodes, round=3)
+    refuses(
+        "interp.interventions.pairs.Metric",
+        patching.sweep,
+        untrained,
+        *pair,
+        round=3,
+        metric=lambda readout, pair: 0,
+    )
+
+
+def test_the_correct_logit_diff_is_signed_by_the_label(untrained, expert_episodes):
+    """And the default is not: it is above 0 in every episode, and changes by its absolute value."""
+    clean, corrupted = corruptions.flip_vote(expert_episodes, round=3)
+    probability = [interp.rollout(untrained, side).predictions[:, 3] for side in (clean, corrupted)]
+    sign = torch.as_tensor(2.0 * clean.labels[:, 3] - 1)
+    in_clean, in_corrupted = (sign * p.logit() for p in probability)
+    change = in_clean - in_corrupted
+    assert change.min() < 0 < change.max()
+    by_label, by_default = (
+        patching.sweep(untrained, clean, corrupted, 3, sites="embed", metric=metric)
+        for metric in ("correct_logit_diff", "logit_diff")
+    )
+    assert_close(by_label.base, in_corrupted)
+    assert_close(by_label.source, in_clean)
+    assert_close(by_default.source - by_default.base, change.abs())
+
+
 def test_hooks_never_leak(untrained, expert_episodes):
     """Raising inside a patched run leaves no hook on the model, also inside another hook context."""
     clean, corrupted = corruptions.flip_vote(expert_episodes, round=3)
