@@ -31,9 +31,9 @@ from transformer_lens import ActivationCache
 
 from interp.model.components import RuntimeConfig
 from interp.model.layout import RoundLayout
-from interp.model.run import Rollout, Rounds
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
-from interp.support.checks import checked
+from interp.support.checks import checked, format_value
 from interp.support.errors import require
 
 
@@ -109,7 +109,7 @@ class BoundRounds:
         by_rollout = row_numbers.expand(-1, n_positions).split(self.split)
         return [part.contiguous() for part in by_rollout]
 
-    def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def rows(self, tokens: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Look rows of the table up, and return what the model reads in these rounds.
 
         Args:
@@ -120,22 +120,21 @@ class BoundRounds:
             that tokens carry ``[batch, pos]``.
         """
         n_rows, n_positions = self.table_tokens.shape
-        are_integers = not tokens.is_floating_point() and not tokens.is_complex()
-        fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
+        row_ids: Any = Int[Tensor, f"_ {n_positions}"]
         require(
-            are_integers and fits,
-            f"row ids must be integers [batch, {n_positions}], got {tokens.dtype} {tuple(tokens.shape)}; "
-            "use rows of bound.tokens",
+            isinstance(tokens, row_ids),
+            f"row ids must be integers [batch, {n_positions}], got {format_value(tokens)}; "
+            "use bound.tokens[0], those of the first rollout",
         )
         index = tokens[:, 0]  # row numbers, [batch]; that they repeat at all positions is checked
         are_rows = (tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)
         require(
             are_rows.all(),
-            f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens",
+            f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens[0]",
         )
         return self.table_tokens[index], self.table_latents[index], self.table_values[index]
 
-    def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
+    def __call__(self, tokens: Any, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
         """Run some rounds of the table, and return logits at every position, or probabilities if the
         model's output is "probability".
 
@@ -200,7 +199,8 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
 
     Args:
         model: the transformer that was run.
-        runs: rollouts with the same layout, such as a clean and a corrupted one.
+        runs: rollouts with the same layout, such as a clean and a corrupted one. Chosen rounds are
+            run again without the hooks of a rollout, so hooks must not have acted in them.
         rounds: the rounds to include: an int, a slice, a list or "all".
 
     Returns:
@@ -221,6 +221,13 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
         all(run.layout == layout for run in runs),
         "the rollouts have different layouts; bind each on its own",
     )
+    for run in runs:
+        hooked_rounds = run.settings.get("hooked_rounds", ())
+        require(
+            not set(hooked_rounds).intersection(select_rounds(rounds, run.n_rounds)),
+            "hooks acted in these rounds, and a bound model runs them without hooks; read what the rollout cached "
+            "(names_filter=...), or bind a rollout without hooks and call bound.run_with_hooks",
+        )
     # One entry per rollout, whose rows are its chosen rounds: episode 0's first, then episode 1's.
     latents, fed = zip(*(run.rows(rounds) for run in runs), strict=True)
     tokens = torch.cat([part.tokens for part in fed])

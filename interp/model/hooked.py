@@ -389,8 +389,8 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options
     require(
         not unknown,
         f"{machine.name!r} runs episodes by interp.rollout, which takes {options_of_rollout}; got "
-        f"{', '.join(unknown)}; for TransformerLens' other options, take one round: "
-        "run.activation_cache(round), or interp.model.bound.bind",
+        f"{', '.join(unknown)}; for TransformerLens' other options, take one round: carried, fed = run.rows([round]); "
+        "model(carried, fed, ...), or for a transformer run.activation_cache(round) or interp.model.bound.bind",
     )
     return rollout(machine, episodes, **options)
 

@@ -162,6 +162,9 @@ class Rollout:
     def activation_cache(self, round: int, names_filter: Any = None) -> Any:
         """Run one round again, and return its activations as TransformerLens' ``ActivationCache``.
 
+        Refused for a rollout with hooks, such as an ablated one, because its round would be run
+        without them; its attribute ``cache`` has the activations with hooks.
+
         Args:
             round: index of the round; a negative one counts from the end.
             names_filter: hook points to cache; None for all that are not switched off. Methods of
@@ -180,8 +183,9 @@ class Rollout:
         """
         require(
             self.model is not None,
-            "this rollout does not know its model (hooks acted in it, or it was read from a file); run the model over "
-            "the episodes without hooks, or use interp.model.bound.bind(model, run)",
+            "this rollout does not know its model (hooks acted in it, or it was read from a file). Its own cache, of "
+            "rollout(..., rounds=[round], names_filter=lambda name: True), makes one: transformer_lens.ActivationCache("
+            "{name: x[:, 0] for name, x in run.cache.items()}, model)",
         )
         require(
             hasattr(self.model, "cfg"),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.testing import assert_close
+from transformer_lens import ActivationCache
 
 import interp
 from interp.model.bound import bind
@@ -138,6 +139,28 @@ def test_activation_cache_needs_the_model_and_its_heads(model, episodes):
     refuses("does not know its model", hooked.activation_cache, 0)
     cell = interp.rollout(interp.load("wma-gru"), episodes)
     refuses("no layers and heads", cell.activation_cache, 0)
+
+
+def test_an_ablated_rounds_cache_is_that_of_its_rollout(model, episodes):
+    """Bound, the round would be run without the hook; the round after it, which no hook is in, can be."""
+    z = "blocks.1.attn.hook_z"
+    ablated = interp.rollout(
+        model,
+        episodes,
+        fwd_hooks={3: [(z, lambda x, hook: x * 0)]},
+        names_filter=lambda name: True,
+        rounds=[3],
+    )
+    refuses("hooks acted in these rounds", bind, model, ablated, rounds=[3])
+    refuses("transformer_lens.ActivationCache", ablated.activation_cache, 3)
+    cache = ActivationCache({name: x[:, 0] for name, x in ablated.cache.items()}, model)
+    assert (cache["z", 1] == 0).all()
+    final = cache.accumulated_resid(layer=-1, apply_ln=True)[-1]
+    logits = final[:, ablated.layout.predict_position] @ model.W_U + model.b_U
+    assert_close(logits.softmax(-1)[:, 1], ablated.predictions[:, 3])
+    later = bind(model, ablated, rounds=[4])
+    logits = later(later.tokens[0])[:, later.predict_position]
+    assert_close(logits.softmax(-1)[:, 1], ablated.predictions[:, 4])
 
 
 def test_to_str_tokens_names_a_round(model, run):

@@ -89,6 +89,10 @@ def test_bound_view_refuses_tokens_that_are_no_rows(bound, change, message):
     refuses(message, bound, change(bound.tokens[0]))
 
 
+def test_the_list_of_all_tokens_is_refused_with_which_to_take(bound):
+    refuses(r"row ids must be integers .*; use bound.tokens\[0\]", bound, bound.tokens)
+
+
 def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, cached):
     logits, cache = cached
     parts = cache.get_full_resid_decomposition(pos_slice=bound.predict_position)
