@@ -176,12 +176,13 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
         heads: for each layer, a mapping from the name of a head, such as "L1H0", to what it does,
             as :func:`heads_of` returns it. A layer with n entries shows its first n heads, under
             these names. All heads when None.
-        round: index of the round that is shown first; the earliest when None.
+        round: index of the round that is shown first; negative numbers count from the end. The
+            earliest when None.
 
     Raises:
         InputError: the run caches no attention, or not that of ``round``.
     """
-    from interp.model.run import Rollout
+    from interp.model.run import Rollout, select_rounds
 
     check_type("run", run, Rollout)
     hooks = sorted(name for name in run.cache if name.endswith("attn.hook_pattern"))
@@ -189,6 +190,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     require(hooks, f"the run caches no attention; give {example}")
     cached = list(run.cached_rounds)
     if round is not None:
+        (round,) = select_rounds(round, run.n_rounds)
         why = f"the attention of round {round} is not cached; cached rounds: {cached}"
         require(round in cached, why)
     # Indices of rounds: some that are evenly spaced, and the one that is shown first.

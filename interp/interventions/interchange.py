@@ -481,7 +481,8 @@ def _parse_variable(variable: str) -> tuple[str, tuple[int, ...] | None]:
     is_index = all(number.strip().isdigit() for number in numbers)
     require(
         inside.endswith("]") and is_index,
-        f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]",
+        f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1], "
+        "with indices in the order of the variable's labels, counted from 0",
     )
     return key, tuple(map(int, numbers))
 
@@ -515,7 +516,7 @@ def interchange(
         model: the model.
         base, source: episodes of the same sizes, or the model's rollouts of them.
         algorithm: the algorithm.
-        variable: key of a variable ("votes"), or of one element of it ("votes[0]").
+        variable: key of a variable ("votes"), or of one element of it ("votes[0]"), by its index.
         sites: the sites that are interchanged together, or places (subspaces of the activations at
             sites).
         outcome: what is compared: "prediction" (the predicted distribution), "state" (what the

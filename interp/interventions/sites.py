@@ -16,6 +16,10 @@ channels: ``latent@h`` is all rows of the channel h, and ``+`` joins channels. T
 of a loop takes the place of the layer::
 
     latent@h             latent@h+c           block[2]             reset
+
+What a round writes to the state has no site of its own. Edit ``latent`` in the next round or, in a
+transformer, ``resid_post`` of the last layer at the position whose output is written, such as
+``w?``.
 """
 
 from __future__ import annotations
@@ -141,7 +145,8 @@ class Site:
         layer, head, position = self.layer, self.head, self.position
         rule, form = "takes no layer", f"{kind.key}@position"
         if kind.has_layer:
-            rule, form = "needs a layer", f"{kind.key}[layer]@position"
+            rule = "needs a layer"
+            form = f"{kind.key}[layer]@position; mediation.paths and sites.sites list those of every layer"
         subject = f"a site of component {kind.key!r}"
         require(
             (layer is not None) == kind.has_layer,
@@ -191,7 +196,8 @@ class Site:
         if match is None:
             raise InputError(
                 f"{text!r} is not a site; write component[layer.head]@position, such as 'resid_pre[1]@p?' or 'latent', "
-                "and 'L2H0@p?' for what head 0 of layer 2 puts out"
+                "and 'L2H0@p?' for what head 0 of layer 2 puts out. Layers and heads are counted from 0; for the name "
+                "of a hook, use Site.at_hook('blocks.1.hook_resid_post', position='p?')"
             )
         name, layer_text, head_text, position = match.group(
             "component", "layer", "head", "position"

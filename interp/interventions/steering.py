@@ -315,14 +315,14 @@ class Doses:
             number of the memory, such as "log_weights[e_1]", which then increases by 1.
         sizes: the doses, as multiples of the change.
         direction: the change of the model's carried state at dose 1, ``[row, width]``, such as a
-            probe's direction. None computes it: exactly for handwired transformers
+            probe's direction (a tensor or NumPy array). None computes it: exactly for handwired transformers
             (:func:`state_direction`), and for other models by a fit on the steered episodes
             (:func:`fitted_direction`).
     """
 
     change: ArrayLike | str
     sizes: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
-    direction: Tensor | None = None
+    direction: ArrayLike | Tensor | None = None
 
     def __post_init__(self) -> None:
         require(len(self.sizes) > 0, "give at least one dose")
@@ -397,7 +397,7 @@ def steer(
         direction = state_direction(model, change)
     elif direction is None:
         direction = fitted_direction(model, base, algorithm, change)
-    direction = direction.to(base.latents)
+    direction = torch.as_tensor(direction).to(base.latents)
     wanted_shape, direction_shape = tuple(base.latents.shape[2:]), tuple(direction.shape)
     require(
         direction_shape == wanted_shape,
@@ -413,7 +413,7 @@ def steer(
         "algorithm": of_algorithm.mean(1),
         "random": of_random.mean((1, 2)),
     }
-    name = "one per episode"
+    name = "each episode's outcome"
     if np.ndim(of) == 0:
         name = base.layout.outcomes[outcomes[0]]
     axes = {"x": "dose", "ylabel": f"probability of {name}"}
@@ -531,10 +531,10 @@ def _write_sentence(
     """
     error = np.abs(of_model - of_algorithm)
     random_error = np.abs(of_random - of_algorithm[:, None]).mean()
-    how = "exactly as the algorithm"
+    how = "exactly as the algorithm does"
     if error.max() >= 1e-6:
-        how = f"within {error.mean():.2g} of the algorithm"
-    return f"Steering moves it {how}; random directions miss by {random_error:.2g}."
+        how = f"to within {error.mean():.2g} of the algorithm's on average over doses"
+    return f"Steering moves P(outcome) {how}; random directions miss by {random_error:.2g}."
 
 
 def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:

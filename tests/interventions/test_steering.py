@@ -94,6 +94,19 @@ def test_napkin_direction(napkin, napkin_pair):
     assert at_3 == 6 * (18 + 3 * 9) - 9
 
 
+def test_a_direction_may_be_an_array_as_that_of_a_probe(wma):
+    _, model = wma
+    episodes = experts.sample(8, 6, 3, seed=0)
+    direction = np.linspace(-1, 1, model.layout.n_latents * model.cfg.d_model)
+    direction = direction.reshape(model.layout.n_latents, -1)
+    by_array, by_tensor = (
+        steer(model, episodes, weighted_majority(0.5), Doses([1, 0, 0], direction=given), round=4)
+        for given in (direction, torch.as_tensor(direction))
+    )
+    assert (by_array.model == by_tensor.model).all()
+    assert by_array.sentence.startswith("Steering moves P(outcome) to within ")
+
+
 def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
     refuses(
         r"give the algorithm memory=\.\.\.",

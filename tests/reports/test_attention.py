@@ -120,6 +120,13 @@ def test_print_and_pages_without_scripts_show_every_head(browser: Any, page: Pat
     assert browser.page.locator("figure.attention svg").is_visible()
 
 
+def test_a_round_may_be_counted_from_the_end() -> None:
+    model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(2, 5, 2, seed=0)
+    run = interp.rollout(model, episodes, names_filter="blocks.0.attn.hook_pattern")
+    assert show(run, round=-1).first == (0, 4)
+    refuses("round -6 is out of range", show, run, round=-6)
+
+
 @pytest.mark.long
 def test_a_notebook_shows_a_run(browser: Any, tmp_path: Path) -> None:
     """``show(run)`` draws itself in a frame with no request; a run without patterns is told what to cache."""
