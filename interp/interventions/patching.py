@@ -380,10 +380,10 @@ class PatchingResult(Result):
         n_sites = len(self.sites)
         site, share = self.best
         no_site = f"none of {n_sites} sites"
-        most = f", the most of {n_sites} sites"
+        comparison = f", the most of {n_sites} sites"
         if n_sites == 1:
             no_site = f"no patch at {site}"
-            most = ""
+            comparison = ""
         if share <= _MIN_RESTORED_SHARE:
             return (
                 f"Patching round {self.round}: {no_site}{in_parentheses} {verb} more than "
@@ -391,7 +391,7 @@ class PatchingResult(Result):
             )
         return (
             f"Patching round {self.round} at {site} {verb} {share:.0%} of the {name} of the "
-            f"{run_name} run{most}{in_parentheses}."
+            f"{run_name} run{comparison}{in_parentheses}."
         )
 
 
