@@ -100,8 +100,8 @@ def test_a_direction_may_be_an_array_as_that_of_a_probe(wma):
     direction = np.linspace(-1, 1, model.layout.n_latents * model.cfg.d_model)
     direction = direction.reshape(model.layout.n_latents, -1)
     by_array, by_tensor = (
-        steer(model, episodes, weighted_majority(0.5), Doses([1, 0, 0], direction=given), round=4)
-        for given in (direction, torch.as_tensor(direction))
+        steer(model, episodes, weighted_majority(0.5), Doses([1, 0, 0], direction=form), round=4)
+        for form in (direction, torch.as_tensor(direction))
     )
     assert (by_array.model == by_tensor.model).all()
     assert by_array.sentence.startswith("Steering moves P(outcome) to within ")
