@@ -167,6 +167,8 @@ COMMANDS = cases(__file__, "foreign COMMANDS")
 
 
 @pytest.mark.slow(reason="three commands that run models: 60 CPU seconds")
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+@pytest.mark.filterwarnings("ignore:constrained_layout not applied")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_path):
     words = [str(checkpoint) if word == "MODEL" else word for word in command]
