@@ -245,6 +245,8 @@ def test_your_model_restores_by_layer_what_its_own_gru_restores() -> None:
 
     table = scope["effects"].to_frame().set_index("site")["fraction"]
     text = (DOCS / "tutorials" / "your-model.md").read_text(encoding="utf-8")
+    text_on_one_line = " ".join(text.split())
+    layer_names = ("first layer", "second")
     clean, corrupted = scope["pair"]
     with torch.no_grad():
         goal, clean_state = logit_difference(clean)
@@ -255,7 +257,9 @@ def test_your_model_restores_by_layer_what_its_own_gru_restores() -> None:
             restored = (patched - start) * gap.sign()
             share = float(restored.sum() / gap.abs().sum())
             assert table[site] == pytest.approx(share, abs=1e-4)
-            assert f"{share:.2f}".lstrip("0") in text
+            # The second decimal depends on the number of threads of the training (.404, or .407 on two).
+            share_on_page = f"{share:.1f}".lstrip("0")
+            assert f"about {share_on_page} through its {layer_names[layer]}" in text_on_one_line
 
 
 @pytest.mark.slow(reason="trains the tutorial's GRU: 20 seconds of one core")
