@@ -224,7 +224,11 @@ def install(tree: ast.Module, module: ModuleType) -> None:
     for key, value in vars(module).items():
         if key.startswith("__"):
             vars(fresh)[key] = value
-    exec(compile(tree, str(module.__file__), "exec", dont_inherit=True), vars(fresh))
+    code = compile(tree, str(module.__file__), "exec", dont_inherit=True)
+    try:
+        exec(code, vars(fresh))
+    except Exception as error:
+        raise ImportError(f"{module.__name__} cannot be imported") from error
     new_functions, old_functions = _functions(vars(fresh)), _functions(vars(module))
     for key in new_functions.keys() & old_functions.keys():
         new = new_functions[key][0]
@@ -278,7 +282,11 @@ def _in_a_fork(tests: Sequence[str], log: Path, limit: float, prepare: Change) -
                 os.dup2(out.fileno(), 1)
                 os.dup2(out.fileno(), 2)
                 resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
-                prepare()
+                try:
+                    prepare()
+                except ImportError:  # every test that imports the file would fail
+                    status = 1
+                    raise
                 # The parent has imported plugins, such as jaxtyping's, before pytest could rewrite them.
                 plugins = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
                 status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *plugins, *tests]))
@@ -297,7 +305,8 @@ def survivors(file: Path, scopes: str, tests: Sequence[str]) -> tuple[list[Mutan
     module = importlib.import_module(".".join(file.with_suffix("").parts))
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        status, seconds = _in_a_fork(tests, log, 3600, lambda: None)
+        unchanged = ast.parse(file.read_text("utf-8"))
+        status, seconds = _in_a_fork(tests, log, 3600, partial(install, unchanged, module))
         if status:
             raise SystemExit(f"{file}: its tests fail without any mutant:\n{log.read_text()}")
         for name in json.loads(log.with_suffix(".json").read_text()):

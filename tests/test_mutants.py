@@ -4,10 +4,11 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.mutants import TARGETS, mutants
+from tests.mutants import TARGETS, install, mutants
 
 ROOT = Path(__file__).parents[1]
 NAPKIN = """
@@ -55,6 +56,14 @@ def test_a_default_is_shown_as_its_argument_alone():
         mutant.name for mutant in mutants("def f(a, b=3, *, c, d=0.5):\n    return a, b, c, d")
     ]
     assert names == ["f: b=3 -> b=4", "f: d=0.5 -> d=0.55"]
+
+
+def test_a_mutant_that_stops_the_import_of_its_file_raises_an_import_error():
+    """Such a mutant is killed, since every test imports the file; other errors of `install` are its own."""
+    module = ModuleType("napkin")
+    module.__file__ = "napkin.py"
+    with pytest.raises(ImportError, match="napkin cannot be imported"):
+        install(ast.parse("LIMIT = 1 / 0"), module)
 
 
 def test_targets_exist():
