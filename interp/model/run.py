@@ -190,7 +190,8 @@ class Rollout:
         require(
             hasattr(self.model, "cfg"),
             f"{escape_line(self.model.name)!r} has no layers and heads as TransformerLens has them; "
-            "interp.rollout(model, episodes, names_filter=...).cache holds its activations",
+            "interp.rollout(model, episodes, names_filter=...).cache holds its activations, and "
+            "model(*run.rows([round])) is one round with gradients",
         )
         from transformer_lens import ActivationCache
 
