@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from interp import tasks
 from interp.choices.fitting import Array, checked_distributions
@@ -430,7 +430,7 @@ def _average_per_choice(sums: Array, n_choices: int) -> Interval:
         n_choices: number of choices of all units together.
     """
     mean = float(sums.sum()) / n_choices
-    quantile = float(stats.t.ppf(0.975, len(sums) - 1))
+    quantile = float(special.stdtrit(len(sums) - 1, 0.975))
     half_width = quantile * _standard_error(sums, n_choices)
     return Interval(mean, mean - half_width, mean + half_width)
 

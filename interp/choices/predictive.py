@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from interp.choices.fitting import Array
 from interp.choices.link import TIE_TOLERANCE, take_likeliest
@@ -84,7 +84,7 @@ class PredictiveCheck(Result):
         """
         n_statistics = max(len(self.statistics), 1)
         by_tail = _FAILURE_PROBABILITY / 2 / n_statistics  # two tails of each statistic
-        return float(stats.norm.isf(by_tail))
+        return -float(special.ndtri(by_tail))
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def _compute_payoff_error(v: Values) -> _Array:
     Args:
         v: values of the round's variables, by key.
     """
-    expected = (v["arm_values"] * v["pulled"]).sum(-1)
+    expected = np.vecdot(v["arm_values"], v["pulled"])  # "pulled" is 1 for the chosen arm
     return v["payoff"] - expected
 
 
@@ -170,7 +170,7 @@ def _make_learner(
     parameters: Mapping[str, _Parameter],
     positive_rate: _Parameter,
     negative_rate: _Parameter,
-    forgets: _Parameter = 0.0,
+    forgets: _Parameter | None = None,
     stays: _Parameter | None = None,
 ) -> Algorithm:
     """Make Rescorla-Wagner, which learns the arms' values from prediction errors, possibly with
@@ -183,21 +183,22 @@ def _make_learner(
             "inverse_temperature" is among them.
         positive_rate: learning rate for positive prediction errors (reward minus value).
         negative_rate: learning rate for negative prediction errors.
-        forgets: share by which the values of arms that were not chosen decay in a round.
+        forgets: share by which the values of arms that were not chosen decay in a round; None for no
+            decay.
         stays: log-odds that are added to the arm that was chosen last; None for no memory of the
             last choice.
     """
     beta = _for_each_arm(parameters["inverse_temperature"])
-    forgotten = _for_each_arm(forgets)
 
     def update(v: Values) -> _Array:
         """Return the arms' values after the round, ``[..., arm]``."""
         error, pulled = v["payoff_error"], v["pulled"]  # [...] and one-hot [..., arm]
         rate = np.where(error > 0, positive_rate, negative_rate)
         rates = pulled * rate[..., None]  # [..., arm], 0 for arms that were not chosen
-        faded = v["arm_values"] * (1 - forgotten * (1 - pulled))
-        values: _Array = faded + rates * error[..., None]
-        return values
+        values: _Array = v["arm_values"]
+        if forgets is not None:
+            values = values * (1 - _for_each_arm(forgets) * (1 - pulled))
+        return values + rates * error[..., None]
 
     def choose(v: Values) -> _Array:
         """Return the logits of the choice, ``[..., arm]``."""
