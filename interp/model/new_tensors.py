@@ -1,7 +1,8 @@
 """Let a model's rounds make new tensors in its dtype, without a change that other threads notice.
 
-A step may make tensors, as by ``torch.zeros(3)``. They have PyTorch's default dtype, which all
-threads share. A model in float64 needs float64 ones, so its rounds run in :class:`NewTensorDtype`.
+A step may make tensors, as by ``torch.zeros(3)`` or ``2.0 * tokens``. They have PyTorch's default
+dtype, which all threads share. A model in float64 needs float64 ones, so its rounds run in
+:class:`NewTensorDtype`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _MAKE_REAL = {
@@ -25,17 +27,18 @@ _MAKE_REAL = {
 """Functions that make tensors of the default dtype."""
 _MAKE_LIKE_ARGUMENT = {torch.arange, torch.full, torch.tensor}
 """Functions that do so unless their argument has another dtype, such as integers."""
+_NO_ARITHMETIC = {torch.Tensor.float, torch.Tensor.to, torch.Tensor.type, torch.where}
+"""Functions that name the dtype of their result, or that take truth values as a condition."""
 
 
 class NewTensorDtype(TorchFunctionMode):
-    """Context in which the functions of PyTorch that make a tensor, called by this thread, make it
-    in ``dtype`` where they would make it in PyTorch's default dtype.
+    """Context in which functions of PyTorch, called by this thread, make tensors in ``dtype`` where
+    they would make them in PyTorch's default dtype. This holds for functions that make tensors, and
+    for arithmetic with integers.
 
         >>> with NewTensorDtype(torch.float64):
-        ...     torch.zeros(3).dtype, torch.tensor([1, 2]).dtype, torch.zeros(3, dtype=torch.int32).dtype
-        (torch.float64, torch.int64, torch.int32)
-
-    Arithmetic is as outside of the context: ``torch.tensor([1, 2]) / 2`` has the default dtype.
+        ...     torch.zeros(3).dtype, torch.zeros(3, dtype=torch.int32).dtype, (torch.tensor([1, 2]) / 3).dtype
+        (torch.float64, torch.int32, torch.float64)
 
     Args:
         dtype: the dtype of new tensors.
@@ -48,8 +51,8 @@ class NewTensorDtype(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call a function of PyTorch, with ``dtype=`` if it would make a tensor in the default
-        dtype.
+        """Call a function of PyTorch. If its result would have the default dtype, although no
+        argument has, the function is called with ``dtype=``, or with its integers in that dtype.
 
         Args:
             function: the function.
@@ -63,4 +66,12 @@ class NewTensorDtype(TorchFunctionMode):
             makes_default = tensor.dtype == torch.get_default_dtype()
         if makes_default and options.get("dtype") is None:
             options = {**options, "dtype": self.dtype}
-        return function(*args, **options)
+        result = function(*args, **options)
+        is_default = isinstance(result, Tensor) and result.dtype == torch.get_default_dtype()
+        operands = [value for value in args if isinstance(value, Tensor)]
+        if not is_default or not operands or function in _NO_ARITHMETIC:
+            return result
+        if any(operand.is_floating_point() or operand.is_complex() for operand in operands):
+            return result
+        converted = [value.to(self.dtype) if isinstance(value, Tensor) else value for value in args]
+        return function(*converted, **options)

@@ -202,6 +202,14 @@ def test_a_round_in_double_precision_leaves_the_default_dtype_of_other_threads(e
         (lambda: torch.tensor([1, 2]), torch.int64),
         (lambda: torch.full((2,), True), torch.bool),
         (lambda: torch.arange(3), torch.int64),
+        (lambda: 2.0 * torch.arange(3), torch.float64),
+        (lambda: torch.arange(3) / 2, torch.float64),
+        (lambda: torch.arange(3).sqrt(), torch.float64),
+        (lambda: (torch.arange(3) > 1) * 0.5, torch.float64),
+        (lambda: torch.arange(3) * torch.ones(3, dtype=torch.float32), torch.float32),
+        (lambda: torch.arange(3).float(), torch.float32),
+        (lambda: torch.arange(3).to(torch.float32), torch.float32),
+        (lambda: torch.arange(3) // 2, torch.int64),
     ],
 )
 def test_new_tensors_have_the_dtype_of_the_machine_unless_they_have_another(make, dtype):
@@ -215,6 +223,7 @@ def test_new_tensors_have_the_dtype_of_the_machine_unless_they_have_another(make
 def test_constants_of_a_machine_in_double_precision_are_not_rounded_to_single():
     with NewTensorDtype(torch.float64):
         assert torch.tensor(0.1).item() == torch.full((), 0.1).item() == 0.1
+        assert (torch.tensor(1) / 10).item() == 0.1
 
 
 def test_machines_of_one_module_share_its_lock():
