@@ -444,7 +444,7 @@ class Edit:
                 which the run starts.
         """
         place = site if isinstance(site, Place) else Place.of(site, model=model)
-        if isinstance(value, np.ndarray | float):
+        if isinstance(value, np.ndarray | float | int) and not isinstance(value, bool):
             value = torch.as_tensor(array_of("value", value).copy())
         return cls(place, value, add, rounds=rounds)
 

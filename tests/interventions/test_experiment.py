@@ -177,10 +177,11 @@ def test_a_function_that_writes_in_place_changes_the_subspace_alone(napkin, base
         torch.full((1, 1, 1), 8.0),
         np.array([8.0]),
         8.0,
+        8,
         lambda z: 0 * z + 8,
         lambda z, rows: 0 * z + 8,
     ],
-    ids=["vector", "tensor", "array", "number", "function", "function of rows"],
+    ids=["vector", "tensor", "array", "number", "whole number", "function", "function of rows"],
 )
 def test_a_value_is_spread_over_episodes_and_rounds(napkin, base, value):
     """z after round 0 becomes 8."""

@@ -54,7 +54,12 @@ QUANTITIES: dict[str, str] = {
 }
 """Key of a quantity -> its name in words."""
 _SHARES = {
-    *("untied", "untied_gamma0", "disputed", "disputed_gamma0", "share_tied", "share_disputed"),
+    "untied",
+    "untied_gamma0",
+    "disputed",
+    "disputed_gamma0",
+    "share_tied",
+    "share_disputed",
 }
 """Quantities that are shares of steps, which may be 0 or 1."""
 _PHASES = ("all", "early", "middle", "late")
