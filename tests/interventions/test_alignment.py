@@ -40,7 +40,7 @@ def test_the_log_weights_are_found_and_beat_every_control(found):
     assert list(frame.index) == CONDITIONS
     assert frame.loc["learned", "iia_informative"] > 0.97
     controls = frame.drop("learned")
-    assert controls.iia.max() < frame.loc["learned", "low"]
+    assert controls.high.max() < frame.loc["learned", "iia"]
     assert found.accuracy("nothing") == 0.0
     assert np.isnan(frame.loc["arbitrary labels", "iia_informative"])
 
