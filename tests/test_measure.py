@@ -6,6 +6,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -29,9 +30,11 @@ from interp.results.measure import (
     claims,
     conjoin,
     merge_copies,
+    pick_number_column,
     sentence,
     to_frame,
 )
+from interp.results.measure import Result as AnyResult
 from interp.stats.intervals import Interval
 from interp.support.errors import InputError
 from interp.support.files import json_values
@@ -94,6 +97,8 @@ def test_a_threshold_of_its_own_refutes_a_claim() -> None:
         ("below", 0.7, 0.6, 0.6, BETWEEN),
         ("below", 0.7, 0.6, 0.75, SPANS),
         ("below", 0.7, 0.45, 0.6, SPANS),
+        ("below", 0.7, 0.55, 0.7, BETWEEN),
+        ("above", 0.3, 0.3, 0.45, BETWEEN),
     ],
 )
 def test_an_interval_between_two_thresholds_spans_none(
@@ -227,7 +232,8 @@ def test_a_word_can_be_forbidden_and_a_claim_can_be_beside_the_point() -> None:
 def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
     no = replace(HELD, number=Interval(0.2, 0.1, 0.3))
     assert no.reason == ""
-    assert replace(no, by_design=False).reason == "by design"
+    by_design = replace(no, by_design=False)
+    assert (by_design.verdict, by_design.reason) == ("no", "by design")
     assert replace(HELD, by_design=False).reason == ""
 
 
@@ -474,3 +480,89 @@ def test_the_picture_has_a_row_for_each_share() -> None:
         "The latents hold the counts: yes"
     ] * 2
     assert axes.lines[0].get_xdata().tolist() == [0.8, 0.95]
+
+
+class _Heads(AnyResult):
+    """A result whose table is given."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.table = pd.DataFrame(columns)
+
+    def to_frame(self) -> pd.DataFrame:
+        return self.table
+
+
+NAMED = {
+    "name": ["R2", "R2", "R2", "rank", "rank"],
+    "site": ["z", "attn_out", "v", "z", "v"],
+    "head": [1, 2, 0, 1, 0],
+    "number": [0.9, 0.5, 0.2, 4.0, 7.0],
+    "number_low": [0.8, 0.4, 0.1, nan, nan],
+    "number_high": [1.0, 0.6, 0.3, nan, nan],
+    "low": 0.0,
+    "high": 2.0,
+}
+
+
+def test_the_numbers_of_a_table_are_those_of_its_first_quantity_in_order() -> None:
+    """Rows are named by texts and integers before the number; the number's own bounds come first."""
+    quantity, rows = pick_number_column(pd.DataFrame(NAMED))
+    assert quantity == "R2"
+    assert rows["name"].tolist() == ["v, head 0", "attn out, head 2", "z, head 1"]
+    assert rows["estimate"].tolist() == [0.2, 0.5, 0.9]
+    assert rows["low"].tolist() == [0.1, 0.4, 0.8]
+    assert rows["high"].tolist() == [0.3, 0.6, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "quantity", "names", "bounds"),
+    [
+        ({"loss": [2.0], "mean": [1.0], "low": [0.5], "high": [3.0]}, "mean", ["mean"], (0.5, 3.0)),
+        ({"site": ["z"], "log_loss": [1.0]}, "log loss", ["z"], (nan, nan)),
+        ({"site": [""], "share": [1.0], "name": ["x"]}, "share", ["share"], (nan, nan)),
+    ],
+    ids=["known column", "first numeric column", "name is not the first column"],
+)
+def test_a_table_without_a_name_is_called_by_its_column(columns, quantity, names, bounds) -> None:
+    found_quantity, rows = pick_number_column(pd.DataFrame(columns))
+    assert found_quantity == quantity
+    assert rows["name"].tolist() == names
+    assert rows["estimate"].tolist() == [1.0]
+    assert np.array_equal(rows[["low", "high"]].iloc[0], bounds, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("losses", "sentence"),
+    [
+        ([3.0, 1.0, 2.0, nan], "loss: 1 [nan, nan] (b) to 3 [nan, nan] (a)."),
+        ([3.0, 1.0, nan, nan], "loss: 1 [nan, nan] (b) to 3 [nan, nan] (a)."),
+        ([3.0, nan, nan, nan], "loss: 3 [nan, nan] (a)."),
+        ([nan, nan, nan, nan], "loss: none."),
+    ],
+    ids=["three", "two", "one", "none"],
+)
+def test_a_result_says_its_lowest_and_its_highest_number(losses, sentence) -> None:
+    assert _Heads(site=list("abcd"), loss=losses).sentence == sentence
+
+
+def test_a_row_without_a_name_is_not_named_in_the_sentence() -> None:
+    assert _Heads(loss=[1.0], low=[0.5], high=[2.0]).sentence == "loss: 1 [0.5, 2]."
+
+
+@pytest.mark.parametrize(("n", "label"), [(10, "loss"), (11, "loss, the lowest 10 of 11")])
+def test_a_figure_shows_the_ten_lowest_numbers(n: int, label: str) -> None:
+    axis = _Heads(site=[f"s{i}" for i in range(n)], loss=np.arange(n, 0.0, -1)).plot().axes[0]
+    assert axis.get_xlabel() == label
+    assert len(axis.get_yticklabels()) == 10
+
+
+def test_a_table_of_one_named_row_is_read() -> None:
+    assert _Heads(name=["R2"], number=[0.5]).sentence == "R2: 0.5 [nan, nan]."
+
+
+@pytest.mark.parametrize(
+    ("threshold", "words"),
+    [(1e-7, "more than 0"), (1e-6, "at least 1e-06"), (0.0, "at least 0")],
+)
+def test_a_threshold_near_zero_is_said_as_more_than_zero(threshold: float, words: str) -> None:
+    assert f", {words}" in str(replace(HELD, threshold=threshold))
