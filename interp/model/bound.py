@@ -224,7 +224,7 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
     for run in runs:
         hooked_rounds = run.settings.get("hooked_rounds", ())
         require(
-            not set(hooked_rounds).intersection(select_rounds(rounds, run.n_rounds)),
+            set(hooked_rounds).isdisjoint(select_rounds(rounds, run.n_rounds)),
             "hooks acted in these rounds, and a bound model runs them without hooks; read what the rollout cached "
             "(names_filter=...), or bind a rollout without hooks and call bound.run_with_hooks",
         )

@@ -7,6 +7,7 @@ dtype, which all threads share. A model in float64 needs float64 ones, so its ro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,18 +61,32 @@ class NewTensorDtype(TorchFunctionMode):
             args, kwargs: arguments of the function.
         """
         options = kwargs or {}
-        makes_default = function in _MAKE_REAL
-        if function in _MAKE_LIKE_ARGUMENT:
-            tensor = function(*args, **options)
-            makes_default = tensor.dtype == torch.get_default_dtype()
-        if makes_default and options.get("dtype") is None:
-            options = {**options, "dtype": self.dtype}
+        if options.get("dtype") is not None:  # the caller names the dtype
+            return function(*args, **options)
+        with_dtype = {**options, "dtype": self.dtype}
+        if function in _MAKE_REAL:
+            return function(*args, **with_dtype)  # called once, since some draw random numbers
         result = function(*args, **options)
-        is_default = isinstance(result, Tensor) and result.dtype == torch.get_default_dtype()
-        operands = [value for value in args if isinstance(value, Tensor)]
-        if not is_default or not operands or function in _NO_ARITHMETIC:
+        if getattr(result, "dtype", None) != torch.get_default_dtype():  # None: not a tensor
             return result
-        if any(operand.is_floating_point() or operand.is_complex() for operand in operands):
-            return result
-        converted = [value.to(self.dtype) if isinstance(value, Tensor) else value for value in args]
-        return function(*converted, **options)
+        if function in _MAKE_LIKE_ARGUMENT:
+            return function(*args, **with_dtype)
+        if _is_arithmetic_of_integers(function, args):
+            converted = [
+                value.to(self.dtype) if isinstance(value, Tensor) else value for value in args
+            ]
+            return function(*converted, **options)
+        return result
+
+
+def _is_arithmetic_of_integers(function: Any, args: Sequence[Any]) -> bool:
+    """Return whether a function computes with integers or truth values only, and leaves the dtype
+    of its result to PyTorch.
+
+    Args:
+        function: a function of PyTorch whose result has the default dtype.
+        args: its arguments.
+    """
+    operands = [value for value in args if isinstance(value, Tensor)]
+    are_whole = all(torch.can_cast(operand.dtype, torch.int64) for operand in operands)
+    return bool(operands) and are_whole and function not in _NO_ARITHMETIC

@@ -375,11 +375,9 @@ def share_interval(
     interval = ratio_interval(hits, trials, seed=seed, weights=weights, participants=participants)
     if interval.estimate not in (0, 1):
         return interval
-    has_trial = np.asarray(trials) > 0
-    participant = number_participants(participants, len(has_trial))
-    n_participants = len(np.unique(participant[has_trial]))
+    participant = number_participants(participants, np.size(trials))
+    trials_by_participant = np.bincount(participant, trials)
+    n_participants = np.count_nonzero(trials_by_participant)
     # With this true share, n participants all have hits with a probability of 2.5 %.
-    lowest = 0.025 ** (1 / n_participants)
-    if interval.estimate == 1:
-        return Interval(1, lowest, 1)
-    return Interval(0, 0, 1 - lowest)
+    of_hits_alone = Interval(1, 0.025 ** (1 / n_participants), 1)
+    return of_hits_alone if interval.estimate == 1 else of_hits_alone.complement

@@ -127,8 +127,8 @@ def agreement(
                 for of_batch, rounds in zip(counts, phases, strict=True)
             ]
             hits, steps = np.concatenate(sums, axis=1)  # [2, episode], of all batches
-            interval = share_interval if quantity in _SHARES else ratio_interval
-            numbers[quantity, phase] = interval(
+            compute_interval = share_interval if quantity in _SHARES else ratio_interval
+            numbers[quantity, phase] = compute_interval(
                 hits, steps, weights=weights, participants=participants
             )
             beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
